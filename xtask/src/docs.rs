@@ -1,4 +1,4 @@
-//! `cargo xtask docs`: documents that programs of ours write, and the Rust documentation.
+//! `cargo xtask docs`: writes the generated documents and the Rust documentation.
 
 use std::fs;
 use std::path::Path;
@@ -7,8 +7,8 @@ use anyhow::{Context, bail};
 
 use crate::process::{cargo, output, program, run as run_command};
 
-/// Documents that a program writes: the file, and the arguments of `weir` that print it. A file that does not exist
-/// is not wanted yet.
+/// Documents that a program writes: the file, and the arguments of `weir` that print it. Files that
+/// do not exist are skipped.
 const GENERATED: [(&str, &str); 1] = [("docs/configuration.md", "config reference --markdown")];
 
 /// Writes the generated documents, then the Rust documentation of everything public.
@@ -23,21 +23,22 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks that the generated documents are what the programs would write now.
+/// Checks that the generated documents are up to date.
 pub(crate) fn check(root: &Path) -> anyhow::Result<()> {
     for (path, text) in generated(root)? {
         let found =
             fs::read_to_string(root.join(path)).with_context(|| format!("cannot read {path}"))?;
         if found != text {
-            bail!("{path} is not what the program writes: run cargo xtask docs");
+            bail!("{path} is out of date: run cargo xtask docs");
         }
     }
     Ok(())
 }
 
-/// Runs rustdoc over everything with `flags`, private items too, since their links are read as well.
+/// Runs rustdoc on everything with `flags`, including private items, because their links are
+/// checked too.
 ///
-/// The library and the program `weir` would write to the same place, hence the separate first call.
+/// The library and the program `weir` would write to the same directory, so there are two calls.
 pub(crate) fn rustdoc(root: &Path, flags: &str) -> anyhow::Result<()> {
     for packages in ["--package weir-server", "--workspace --exclude weir-server"] {
         let mut doc = cargo(root, "doc --locked --no-deps --document-private-items");
@@ -49,14 +50,14 @@ pub(crate) fn rustdoc(root: &Path, flags: &str) -> anyhow::Result<()> {
 
 /// Builds every program and example.
 ///
-/// `--examples` asks for the tests' feature set, so that the test run builds nothing a second time.
+/// `--examples` selects the feature set of the tests, so that the test run builds nothing twice.
 pub(crate) fn build_programs(root: &Path) -> anyhow::Result<()> {
     run_command(&mut cargo(root, "build --locked --workspace --bins --examples"))
 }
 
-/// What the programs, which are built, would write now.
+/// The documents as the built programs write them now.
 fn generated(root: &Path) -> anyhow::Result<Vec<(&'static str, String)>> {
-    let neighbours = std::env::current_exe().context("cannot tell where xtask is")?;
+    let neighbours = std::env::current_exe().context("cannot find the path of xtask")?;
     let weir = neighbours.with_file_name("weir");
     let mut documents = Vec::new();
     for (path, arguments) in GENERATED {

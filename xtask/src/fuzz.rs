@@ -1,7 +1,7 @@
 //! `cargo xtask fuzz`: runs a libFuzzer target of the workspace in `fuzz/` on the stable compiler.
 //!
-//! The flags below are what makes libFuzzer see which branches an input takes. Sanitizers would need a nightly
-//! compiler; the decoders contain no unsafe code, so there is little for them to find.
+//! The flags below let libFuzzer see which branches an input takes. Sanitizers would need a nightly
+//! compiler. The decoders contain no unsafe code, so sanitizers would find little.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 
 use crate::process::{cargo, host, program, run as run_command};
 
-/// How long a target runs unless told otherwise.
+/// The default time of a target.
 pub(crate) const SECONDS_DEFAULT: u64 = 60;
 
 const COVERAGE_FLAGS: [&str; 9] = [
@@ -27,13 +27,13 @@ const COVERAGE_FLAGS: [&str; 9] = [
 
 /// Builds the target and runs it for `seconds`.
 ///
-/// What it discovers goes to `fuzz/target/corpus/TARGET`, what makes it fail to `fuzz/artifacts/TARGET`. The
-/// committed corpus, `fuzz/corpus/TARGET`, is read and left as it is.
+/// New inputs go to `fuzz/target/corpus/TARGET`, failing ones to `fuzz/artifacts/TARGET`. The
+/// committed corpus in `fuzz/corpus/TARGET` is only read.
 pub(crate) fn run(root: &Path, target: &str, seconds: u64) -> anyhow::Result<()> {
     let fuzz = root.join("fuzz");
     let source = fuzz.join("fuzz_targets").join(target).with_extension("rs");
     if !source.is_file() {
-        bail!("no fuzz target {target}; there are: {}", targets(&fuzz)?.join(", "));
+        bail!("there is no fuzz target {target}; the targets are {}", targets(&fuzz)?.join(", "));
     }
     let host = host(root)?;
     let mut build = cargo(&fuzz, "build --release --target");

@@ -1,4 +1,5 @@
-//! The conformance suite for HTTP/2 that tests start: built with Go from the module that `tests/h2spec` pins.
+//! Builds the conformance suite for HTTP/2 that tests start, with Go, from the module that
+//! `tests/h2spec` pins.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +8,7 @@ use anyhow::Context;
 
 use crate::process::{beside_programs, program, run};
 
-/// Builds it, unless it is there in this version.
+/// Builds the suite, unless this version is already built.
 pub(crate) fn build(root: &Path) -> anyhow::Result<()> {
     let module = root.join("tests/h2spec");
     let mut wanted = String::new();
@@ -25,7 +26,7 @@ pub(crate) fn build(root: &Path) -> anyhow::Result<()> {
     let mut go = program(root, "go", "build -buildvcs=false -mod=readonly -o");
     go.arg(place.join("h2spec")).arg(SUITE).current_dir(&module).env("GOTOOLCHAIN", "local");
     run(&mut go)?;
-    // Written last: a build that was broken off is begun again.
+    // Written last, so that an interrupted build begins again.
     fs::write(&built, wanted).with_context(|| format!("writing {}", built.display()))
 }
 

@@ -1,7 +1,8 @@
-//! The toolbox of the project: whatever a laptop and CI must do alike is a command here.
+//! The toolbox of the project: every task that laptops and CI must do alike is a command here.
 //!
-//! `main` reads the command line; each command has a file; `steps` runs what a command consists of and sums it up;
-//! `rules` are the house rules, which look at the repository as text and start nothing but git and `cargo metadata`.
+//! `main` reads the command line; each command has a file. `steps` runs the steps of a command and
+//! prints a summary. `rules` are the house rules; they read the repository as text, and start only
+//! git and `cargo metadata`.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a tool for the terminal")]
 
 mod docs;
@@ -26,11 +27,11 @@ The toolbox of the project.
 usage: cargo xtask COMMAND
 
 commands:
-  test                     everything that must hold: house rules, formatting, lints, documentation, tests
-  test --quick             the most important of it, in some minutes: house rules, formatting, lints, unit tests,
-                           the simulator with few seeds, and a test from end to end for each transport
-  rules                    the house rules alone
-  fuzz TARGET [SECONDS]    run a fuzz target (60 seconds; 0: until it is stopped or finds something)
+  test                     run every check: house rules, formatting, lints, documentation, tests
+  test --quick             run the most important checks in some minutes: house rules, formatting, lints,
+                           unit tests, the simulator with few seeds, and an end-to-end test for each transport
+  rules                    check the house rules alone
+  fuzz TARGET [SECONDS]    run a fuzz target (default: 60 seconds; 0: until you stop it or it finds a fault)
   docs                     write the generated documents and the Rust documentation
 ";
 
@@ -55,7 +56,7 @@ fn run(words: &[&str]) -> anyhow::Result<()> {
         ["fuzz", target] => fuzz::run(&root, target, fuzz::SECONDS_DEFAULT),
         ["fuzz", target, seconds] => {
             let seconds =
-                seconds.parse().with_context(|| format!("{seconds} is no number of seconds"))?;
+                seconds.parse().with_context(|| format!("{seconds} is not a number of seconds"))?;
             fuzz::run(&root, target, seconds)
         }
         ["docs"] => docs::run(&root),

@@ -1,4 +1,4 @@
-//! The server of MongoDB's protocol that tests start: built with Maven from `tests/mongo`.
+//! Builds the server of MongoDB's protocol that tests start, with Maven, from `tests/mongo`.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use anyhow::Context;
 
 use crate::process::{beside_programs, program, run};
 
-/// Builds it, unless it is there as the sources have it.
+/// Builds the server, unless it is already built from these sources.
 pub(crate) fn build(root: &Path) -> anyhow::Result<()> {
     let mut wanted = String::new();
     for source in SOURCES {
@@ -20,11 +20,11 @@ pub(crate) fn build(root: &Path) -> anyhow::Result<()> {
     if fs::read_to_string(&built).is_ok_and(|built| built == wanted) {
         return Ok(());
     }
-    // What is left of an older one would be loaded beside the new one.
+    // Files of an older build would be loaded beside the new ones.
     let _ = fs::remove_dir_all(&place);
     let mut maven = program(root, "mvn", "--quiet --batch-mode --file tests/mongo/pom.xml package");
     run(maven.arg(format!("-Dweir.target={}", place.display())))?;
-    // Written last: what was broken off is begun again.
+    // Written last, so that an interrupted build begins again.
     fs::write(&built, wanted).with_context(|| format!("writing {}", built.display()))
 }
 

@@ -1,4 +1,4 @@
-//! Other programs: how they are called and what their failure means.
+//! Calls other programs and handles their failure.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
@@ -9,7 +9,8 @@ use anyhow::{Context, bail};
 
 /// The repository's root.
 ///
-/// Asked at run time first: worktrees that share a target directory also share this program.
+/// The variable at run time comes first: worktrees that share a target directory also share this
+/// program.
 pub(crate) fn root() -> PathBuf {
     let manifest_dir =
         std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
@@ -25,8 +26,8 @@ pub(crate) fn cargo(root: &Path, line: &str) -> Command {
 
 /// A call of `program` in `root`, with the words of `line` as arguments.
 ///
-/// `WEIR_*` is taken out, since it configures the server that tests start; and so is what `cargo run` says of this
-/// program, since it is untrue of others.
+/// Removes `WEIR_*`, which would configure the server that tests start, and the variables that
+/// `cargo run` sets for this program.
 pub(crate) fn program(root: &Path, program: impl Into<OsString>, line: &str) -> Command {
     let mut command = Command::new(program.into());
     command.args(line.split_whitespace()).current_dir(root);
@@ -51,13 +52,14 @@ pub(crate) fn run(command: &mut Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs a command whose output, of both kinds in one order, is shown line by line and handed to `look`.
+/// Runs a command. Shows its output line by line, both kinds in one order, and passes each line to
+/// `look`.
 pub(crate) fn run_watched(command: &mut Command, mut look: impl FnMut(&str)) -> anyhow::Result<()> {
     println!("$ {}", shown(command));
     let (reader, writer) = std::io::pipe()?;
     command.stdout(writer.try_clone()?).stderr(writer);
     let mut child = command.spawn().with_context(|| format!("cannot start {}", shown(command)))?;
-    // Ours end here, so that the reader ends with the child.
+    // Our ends of the pipe close here, so that the reader ends with the child.
     command.stdout(Stdio::null()).stderr(Stdio::null());
     for line in BufReader::new(reader).split(b'\n') {
         let line = line?;
@@ -81,10 +83,11 @@ pub(crate) fn output(command: &mut Command) -> anyhow::Result<String> {
     if !output.status.success() {
         bail!("{} ended with {}", shown(command), output.status);
     }
-    String::from_utf8(output.stdout).with_context(|| format!("{} wrote no UTF-8", shown(command)))
+    String::from_utf8(output.stdout)
+        .with_context(|| format!("the output of {} is not UTF-8", shown(command)))
 }
 
-/// Runs a command without a sound; whether it could be started and succeeded.
+/// Runs a command without output; returns whether it started and succeeded.
 pub(crate) fn succeeds(command: &mut Command) -> bool {
     command
         .stdout(Stdio::null())
@@ -101,7 +104,8 @@ pub(crate) fn host(root: &Path) -> anyhow::Result<String> {
     Ok(host.context("rustc does not name its host")?.to_owned())
 }
 
-/// Where something is installed that tests start, and where they look for it: beside the directory of the programs.
+/// The directory for a tool that tests start: beside the directory of the programs, where tests
+/// look for it.
 pub(crate) fn beside_programs(root: &Path, name: &str) -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| root.join("target"), |target| root.join(target));

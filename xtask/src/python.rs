@@ -1,4 +1,4 @@
-//! Python packages that tests call: in an environment of their own, so that they meet nobody else's.
+//! Installs the Python packages that tests use, in a separate environment.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use anyhow::Context;
 
 use crate::process::{beside_programs, program, run};
 
-/// Installs what `tests/requirements.txt` names, unless it is there.
+/// Installs the packages of `tests/requirements.txt`, unless they are already installed.
 pub(crate) fn install(root: &Path) -> anyhow::Result<()> {
     let list = root.join("tests/requirements.txt");
     let wanted =
@@ -21,6 +21,6 @@ pub(crate) fn install(root: &Path) -> anyhow::Result<()> {
     environment.context("making an environment for Python packages")?;
     let mut pip = program(root, place.join("bin/python"), "-m pip install --quiet --requirement");
     run(pip.arg(&list))?;
-    // Written last: what was broken off is begun again.
+    // Written last, so that an interrupted installation begins again.
     fs::write(&installed, wanted).with_context(|| format!("writing {}", installed.display()))
 }

@@ -1,13 +1,14 @@
-//! The client in `sdk/js`: built and tested with the tools that its lock file names.
+//! Builds and tests the client in `sdk/js`, with the tools in its lock file.
 
 use std::path::Path;
 
 use crate::process::{program, run};
 
-/// Installs its tools, builds it, runs its unit tests. Those against the gateway are in `tests/tests/sdk.rs`.
+/// Installs the tools, builds the client and runs its unit tests. The tests against the gateway are
+/// in `tests/tests/sdk.rs`.
 pub(crate) fn check(root: &Path) -> anyhow::Result<()> {
     let sdk = root.join("sdk/js");
-    // The same whether anything is there already or not; what npm has fetched before it does not fetch again.
+    // The result does not depend on earlier runs. npm does not download a package twice.
     run(&mut program(&sdk, "npm", "ci --prefer-offline --no-audit --no-fund"))?;
     run(&mut program(&sdk, "npm", "run build"))?;
     run(&mut program(&sdk, "npm", "test"))

@@ -1,4 +1,4 @@
-//! Which test programs took longest, by what cargo and they say of themselves.
+//! Lists the test programs that took longest, by their own output and cargo's.
 
 /// The time of each test program.
 #[derive(Debug, Default)]
@@ -8,7 +8,7 @@ pub(crate) struct Slowest {
 }
 
 impl Slowest {
-    /// Looks at one line of the output of `cargo test`.
+    /// Reads a line of the output of `cargo test`.
     pub(crate) fn look(&mut self, line: &str) {
         let line = line.trim();
         if let Some(program) = line.strip_prefix("Running ") {
@@ -23,7 +23,7 @@ impl Slowest {
         }
     }
 
-    /// Prints those that took longest.
+    /// Prints the slowest test programs.
     pub(crate) fn show(mut self) {
         self.took.sort_by(|one, other| other.0.total_cmp(&one.0));
         println!("\ntest programs that took longest");
@@ -33,7 +33,7 @@ impl Slowest {
     }
 }
 
-/// The name of a program, of `tests/serve.rs (target/debug/deps/serve-0123456789abcdef)`.
+/// The program's name in `tests/serve.rs (target/debug/deps/serve-0123456789abcdef)`.
 fn program_name(line: &str) -> &str {
     let path = line.rsplit_once('(').map_or(line, |(_, path)| path.trim_end_matches(')'));
     let file = path.rsplit_once('/').map_or(path, |(_, file)| file);

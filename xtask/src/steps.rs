@@ -1,10 +1,11 @@
-//! A command as a list of steps: each is timed, the first failure ends the run, a summary comes last.
+//! A command as a list of steps: each step is timed, the first failure ends the run, and a summary
+//! comes last.
 
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
 
-/// What has been run so far.
+/// The steps that have run so far.
 pub(crate) struct Steps {
     started: Instant,
     done: Vec<Done>,
@@ -21,7 +22,7 @@ impl Steps {
         Self { started: now(), done: Vec::new() }
     }
 
-    /// Runs one step; an error has been shown already and ends the command through [`Steps::finish`].
+    /// Runs a step. It shows an error itself; [`Steps::finish`] then ends the command.
     pub(crate) fn run(
         &mut self,
         name: &'static str,

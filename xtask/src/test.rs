@@ -1,8 +1,8 @@
-//! `cargo xtask test`: everything that must hold before a change is taken, cheap checks first.
+//! `cargo xtask test`: runs all checks that a change must pass, cheap ones first.
 //!
-//! Dependencies are built twice and no more: once as metadata (clippy, rustdoc), once as code (programs, tests). So
-//! programs and tests are built with one feature set, that of the tests, which differs from the shipped one only by
-//! `sim` of weir-engine and `conformance` of weir-store; clippy looks at both sets.
+//! Dependencies are built only twice: as metadata (clippy, rustdoc), and as code (programs, tests).
+//! So programs and tests use one feature set, the one of the tests. It differs from the shipped one
+//! only by `sim` of weir-engine and `conformance` of weir-store; clippy checks both sets.
 
 use std::path::Path;
 
@@ -26,7 +26,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     steps.finish()
 }
 
-/// Runs the most important checks: a developer asks for them between two changes.
+/// Runs the most important checks, for use between two changes.
 pub(crate) fn run_quick(root: &Path) -> anyhow::Result<()> {
     let mut steps = Steps::new();
     // The failure is in `steps`, which reports it.
@@ -34,7 +34,7 @@ pub(crate) fn run_quick(root: &Path) -> anyhow::Result<()> {
     steps.finish()
 }
 
-/// The house rules alone.
+/// Checks the house rules alone.
 pub(crate) fn rules(root: &Path) -> anyhow::Result<()> {
     let repository = Repository::read(root)?;
     let findings = rules::check(&repository)?;
@@ -83,7 +83,7 @@ fn run_quick_steps(root: &Path, steps: &mut Steps) -> Result<(), Failed> {
     })
 }
 
-/// What needs no test to run.
+/// The checks that run no tests.
 fn look_at_text(root: &Path, steps: &mut Steps) -> Result<(), Failed> {
     steps.run("house rules", || rules(root))?;
     steps.run("format", || run_command(&mut cargo(root, "fmt --all --check")))?;
@@ -92,18 +92,19 @@ fn look_at_text(root: &Path, steps: &mut Steps) -> Result<(), Failed> {
     })
 }
 
-/// `cargo test` of the whole workspace, so that its features are the same whatever is tested.
+/// Runs `cargo test` for the whole workspace, so that the features do not depend on the selected
+/// tests.
 fn run_tests(root: &Path, which: &str, slowest: &mut Slowest) -> anyhow::Result<()> {
     let mut tests = cargo(root, &format!("test --locked --workspace {which}"));
     tests.env("INSTA_UPDATE", "no").env("RUST_BACKTRACE", "1");
     run_watched(&mut tests, |line| slowest.look(line))
 }
 
-/// The test of the simulator that the quick run repeats, and with how many seeds.
+/// The simulator test of the quick run, and its number of seeds.
 const SIMULATED: &str = "--exact nothing_is_lost_leaked_or_late_whatever_happens";
 const QUICK_SEEDS: &str = "32";
 
-/// A test from end to end for each way in: the program of tests, and the test.
+/// An end-to-end test for each transport: the test program, and the test.
 const TRANSPORTS: [(&str, &str); 6] = [
     ("serve", "a_message_to_a_topic_reaches_its_subscribers_and_nobody_else"),
     ("live_ends", "who_is_revoked_is_told_in_every_way"),
@@ -113,15 +114,15 @@ const TRANSPORTS: [(&str, &str); 6] = [
     ("devices", "the_row_add_abc_activates_by_the_request_of_the_article"),
 ];
 
-/// Makes sure of the programs that tests call beside our own.
+/// Installs missing programs that tests call.
 fn tools(root: &Path) -> anyhow::Result<()> {
     for (tool, version, package) in TOOLS {
         let is_there = || succeeds(&mut program(root, tool, version));
         if is_there() {
             continue;
         }
-        println!("{package} is not there; trying to install it");
-        // Both fail where there is no apt or no permission; what counts is the second look below.
+        println!("{package} is missing; trying to install it");
+        // Both fail without apt or without permission; the second check below decides.
         let _ = run_command(&mut program(root, "apt-get", "update"));
         let _ = run_command(&mut program(root, "apt-get", &format!("install --yes {package}")));
         if !is_there() {
@@ -131,7 +132,7 @@ fn tools(root: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Each with the words that ask for its version, and the package of Debian that has it.
+/// Each program with the arguments that print its version, and its Debian package.
 const TOOLS: [(&str, &str, &str); 13] = [
     ("curl", "--version", "curl"),
     ("openssl", "version", "openssl"),
@@ -145,6 +146,6 @@ const TOOLS: [(&str, &str, &str); 13] = [
     ("java", "--version", "openjdk-17-jdk-headless"),
     ("mvn", "--version", "maven"),
     ("redis-server", "--version", "redis-server"),
-    // Asked for its version it tells it, and fails.
+    // `wrk --version` prints the version, but fails.
     ("which", "wrk", "wrk"),
 ];

@@ -1,16 +1,17 @@
-//! The files of a crate use each other in no circle.
+//! Rule: the files of a crate do not use each other in a circle.
 //!
-//! A use is a path in product code to what another file defines. It is followed through re-exports, so that a `mod.rs`
-//! that hands on its children's names does not stand between two of them. A module may use what its own children
-//! define: they are its parts. So a child may use what its `mod.rs` defines, and only a circle that leads past them, to
-//! a sibling or further away, is one. The crate's root is no such parent: it is a map, and others have nothing from it.
+//! A use is a path in product code to a name that another file defines. The rule follows it through
+//! re-exports, so a `mod.rs` that re-exports its children's names does not stand between two of
+//! them. A module may use its own children: they are its parts. A child may also use its `mod.rs`.
+//! So only a circle that leads past them counts, to a sibling or further away. The crate's root is
+//! no such parent: it is a map, and other files use nothing from it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::modules::{Modules, roots};
 use super::{File, Finding};
 
-/// Files in circles, by crate. On their way to 0.
+/// Permitted files in circles, by crate; the aim is 0.
 const FILES_MAX: &[(&str, usize)] = &[];
 
 /// Applies the rule to every crate and prints the circles.
@@ -48,7 +49,7 @@ fn check_crate(files: &[File], root: &str, files_max: &[(&str, usize)]) -> Vec<F
     findings
 }
 
-/// Groups of two and more, all of which reach each other.
+/// Groups of two or more that all reach each other.
 pub(super) fn circles<T: Ord>(arrows: &BTreeMap<T, BTreeSet<T>>) -> Vec<Vec<&T>> {
     let reached: BTreeMap<&T, BTreeSet<&T>> =
         arrows.keys().map(|from| (from, reached_from(arrows, from))).collect();

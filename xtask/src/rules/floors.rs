@@ -1,18 +1,18 @@
-//! The folders of `crates/weir/src` stand on floors, and each uses lower floors only.
+//! Rule: the folders of `crates/weir/src` stand on floors, and each uses lower floors only.
 //!
-//! Any path in product code counts that leads through another folder, a re-export too. A path that leads through names
-//! which the crate's root re-exports counts for the folder that the root has them from. Unit tests may name what they
-//! like.
+//! Every path in product code through another folder counts, also a re-export. A path through names
+//! that the crate's root re-exports counts for the folder from which the root has them. Unit tests
+//! may use any folder.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::modules::Modules;
 use super::{File, Finding};
 
-/// Where the folders are.
+/// The place of the folders.
 const ROOT: &str = "crates/weir/src/";
 
-/// The floors, the lowest first. Folders of one floor may not use each other.
+/// The floors, the lowest first. Folders on the same floor may not use each other.
 const FLOORS: [&[&str]; 12] = [
     &["base"],
     &["observe"],
@@ -28,10 +28,10 @@ const FLOORS: [&[&str]; 12] = [
     &["gateway"],
 ];
 
-/// Files and folders at the top, `lib.rs` among them.
+/// Most files and folders at the top, including `lib.rs`.
 const ENTRIES_MAX: usize = 15;
 
-/// Applies the rules and prints what there is.
+/// Applies the rules and prints a summary.
 pub(super) fn check(files: &[File]) -> Vec<Finding> {
     let house = House::read(files);
     println!("{}", house.summary());
@@ -42,16 +42,16 @@ pub(super) fn check(files: &[File]) -> Vec<Finding> {
     findings
 }
 
-/// What is at the top, and how it is used.
+/// The files and folders at the top, and their uses.
 #[derive(Default)]
 struct House {
     /// Without `lib.rs`. A file that is a module counts like a folder.
     parts: BTreeSet<String>,
     /// Files and folders.
     entries: BTreeSet<String>,
-    /// Which parts each part uses.
+    /// The parts that each part uses.
     arrows: BTreeMap<String, BTreeSet<String>>,
-    /// Pairs of which the first uses the second, which is not below it.
+    /// Pairs in which the first part uses the second although that is not below it.
     pairs_upwards: BTreeSet<(String, String)>,
     upwards: Vec<Finding>,
 }
@@ -117,7 +117,7 @@ impl House {
     }
 }
 
-/// The folder, or the file without its ending.
+/// The folder, or the file without its extension.
 fn part_of(path: &str) -> &str {
     path.split('/').next().unwrap_or(path).trim_end_matches(".rs")
 }
@@ -126,7 +126,7 @@ fn floor_of(part: &str) -> Option<usize> {
     FLOORS.iter().position(|floor| floor.contains(&part))
 }
 
-/// Whether a part uses what is not below it. Of what is on no floor this cannot be told.
+/// Whether a part uses a part that is not below it. Parts on no floor do not count.
 fn is_upwards(from: &str, to: &str) -> bool {
     floor_of(from).zip(floor_of(to)).is_some_and(|(from, to)| from <= to)
 }

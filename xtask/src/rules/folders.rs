@@ -1,10 +1,10 @@
-//! The module of a folder is its `mod.rs`, never a file beside it.
+//! Rule: the module of a folder is its `mod.rs`, never a file beside it.
 
 use std::collections::BTreeSet;
 
 use super::{File, Finding, at_most};
 
-/// Folders without one.
+/// Permitted folders without `mod.rs`.
 const FOLDERS_MAX: usize = 0;
 
 /// Applies the rule.

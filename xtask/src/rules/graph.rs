@@ -1,4 +1,5 @@
-//! Which crate may use which: the boundaries of ARCHITECTURE.md, held against what cargo resolved.
+//! Rule: which crate may use which. It compares the boundaries of ARCHITECTURE.md with cargo's
+//! resolution.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,8 +8,8 @@ use serde_json::Value;
 
 use super::Finding;
 
-/// Each crate of ours with those of ours that it may name, as a dependency of any kind. (Itself it always may, to turn
-/// its own features on in tests.)
+/// Each of our crates with those of our crates that it may name, as a dependency of any kind. (A
+/// crate may always name itself, to turn its own features on in tests.)
 const MAY_USE: [(&str, &[&str]); 9] = [
     ("weir-wire", &[]),
     ("weir-store", &["weir-tests"]),
@@ -21,24 +22,25 @@ const MAY_USE: [(&str, &[&str]); 9] = [
     ("xtask", &[]),
 ];
 
-/// Crates of ours that never reach a crate of others, directly or through others, in what is linked: the first list
-/// with everything that begins with one of the second.
+/// Our crates that must never link certain foreign crates, directly or indirectly: the first list,
+/// and everything that begins with a name of the second.
 const NEVER_REACH: [(&[&str], &[&str], &str); 1] = [(
     &["weir-wire", "weir-engine"],
     &["tokio", "hyper", "tracing"],
     "the wire format and the shards know no runtime",
 )];
 
-/// Crates that nothing of ours is linked with: there is one TLS library, and it is another one.
+/// Crates that none of our programs links: there is one TLS library, and it is another one.
 const NEVER_LINKED: [&str; 2] = ["openssl-sys", "ring"];
 
-/// Packages of which there is one version, or two libraries of C with the same symbols would be linked.
+/// Packages that may have only one version: otherwise two C libraries with the same symbols would
+/// be linked.
 const ONCE: [&str; 1] = ["aws-lc-sys"];
 
 /// Applies the rules to the output of `cargo metadata`.
 ///
-/// `linked` is what is linked, a package a line (`cargo tree`): the metadata also have what only a feature that is off
-/// would link.
+/// `linked` is the output of `cargo tree`, one linked package per line. The metadata also contain
+/// packages that only a disabled feature would link.
 pub(super) fn check(metadata: &Value, linked: &str) -> anyhow::Result<Vec<Finding>> {
     let graph = Graph::read(metadata)?;
     let mut findings = direction(&graph);
@@ -48,16 +50,16 @@ pub(super) fn check(metadata: &Value, linked: &str) -> anyhow::Result<Vec<Findin
     Ok(findings)
 }
 
-/// Packages and what they use.
+/// Packages and their uses.
 #[derive(Default)]
 struct Graph {
     /// Package id to name.
     names: BTreeMap<String, String>,
-    /// Ids of the packages that are ours.
+    /// Ids of our packages.
     members: BTreeSet<String>,
-    /// What a member's manifest names, of whatever kind and for whatever platform.
+    /// The dependencies in a member's manifest, of any kind and for any platform.
     named: BTreeMap<String, BTreeSet<String>>,
-    /// What is linked into a package: ids by id, as resolved.
+    /// The packages that are linked into a package: ids by id, as resolved.
     linked: BTreeMap<String, BTreeSet<String>>,
 }
 
@@ -79,7 +81,7 @@ impl Graph {
         for node in array(&metadata["resolve"], "nodes")? {
             let linked = graph.linked.entry(text(node, "id")?).or_default();
             for dependency in array(node, "deps")? {
-                // A dependency without a kind is a normal one: it is linked.
+                // A dependency without a kind is a normal, linked one.
                 if array(dependency, "dep_kinds")?.iter().any(|kind| kind["kind"].is_null()) {
                     linked.insert(text(dependency, "pkg")?);
                 }

@@ -1,14 +1,14 @@
-//! Commit subjects: `area: what it does`, short enough for one line.
+//! Rule: commit subjects have the form `area: what it does` and fit one line.
 
 use std::path::Path;
 
 use super::Finding;
 use crate::process::{output, program};
 
-/// Characters that a subject may have.
+/// Most characters of a subject.
 const SUBJECT_CHARS_MAX: usize = 72;
 
-/// Applies the rule to all commits that led here; merges are named by git.
+/// Applies the rule to all commits of this branch, except merges, whose subjects git writes.
 pub(super) fn check(root: &Path) -> anyhow::Result<Vec<Finding>> {
     let log = output(&mut program(root, "git", "log --no-merges --format=%h%x09%s"))?;
     let commits = log.lines().filter_map(|line| line.split_once('\t'));

@@ -1,20 +1,21 @@
-//! Every word of a public type's name stands in `docs/lexicon.md`, in one row, or is common English.
+//! Rule: every word of a public type's name has one row in `docs/lexicon.md`, or is common English.
 //!
-//! A row covers the words of its first cell, and those of a name in `code` there. What else stands there in
-//! parentheses says which meaning is meant, and covers nothing. A plural in -s and a participle in -ed are the same word.
+//! A row covers the words of its first cell, and the words of a name in `code` there. Other text in
+//! parentheses only explains the meaning, and covers nothing. A plural in -s and a participle in
+//! -ed count as the same word.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::source::{code, product, tokens};
 use super::{File, Finding, at_most};
 
-/// The words of the trade.
+/// The words of our subject.
 const LEXICON: &str = "docs/lexicon.md";
 
-/// The words that are common English: one a line, sorted, and only those that a name needs.
+/// The words of common English: one per line, sorted, and only those that a name needs.
 const COMMON: &str = "xtask/common_words.txt";
 
-/// Words of names that are in neither.
+/// Permitted words that are in neither list.
 const UNKNOWN_MAX: usize = 0;
 
 /// Applies the rules.
@@ -31,7 +32,7 @@ pub(super) fn check(files: &[File]) -> Vec<Finding> {
     findings
 }
 
-/// The words of the names of public types, each with where it stands first and in which name.
+/// The words in names of public types, each with its first place and that name.
 fn words_of_types(files: &[File]) -> BTreeMap<String, (&File, usize, String)> {
     let mut words = BTreeMap::new();
     let is_source = |path: &str| path.starts_with("crates/") && path.contains("/src/");
@@ -55,8 +56,8 @@ fn listed(lexicon: &File) -> BTreeSet<String> {
     terms(lexicon).flat_map(|(_, term)| words_of(&term)).collect()
 }
 
-/// The entries of the lexicon, several of which may share a row, with their lines. Of what is in parentheses only names in
-/// `code` are kept.
+/// The entries of the lexicon with their lines; several may share a row. Of text in parentheses,
+/// only names in `code` are kept.
 fn terms(lexicon: &File) -> impl Iterator<Item = (usize, String)> {
     let cell = |line: &str| Some(line.strip_prefix("| ")?.split_once(" |")?.0.to_owned());
     let rows =
@@ -84,7 +85,8 @@ fn twice(lexicon: &File) -> Vec<Finding> {
     findings
 }
 
-/// Words that neither knows, and common words that are in no name, in the lexicon too, or not in order.
+/// Unknown words, and common words that no name has, that the lexicon has too, or that are out of
+/// order.
 fn compare(
     used: &BTreeMap<String, (&File, usize, String)>,
     listed: &BTreeSet<String>,
@@ -118,13 +120,13 @@ fn compare(
     (unknown, needless)
 }
 
-/// What a word may stand in a list as, the shortest first.
+/// The forms of a word that a list may contain, the shortest first.
 fn forms(word: &str) -> Vec<&str> {
     let endings = ["ed", "es", "d", "s", ""];
     endings.iter().filter_map(|ending| word.strip_suffix(ending)).collect()
 }
 
-/// The words of a name or of some text, in small letters.
+/// The words of a name or a text, in lower case.
 fn words_of(name: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut previous = ' ';
@@ -141,7 +143,7 @@ fn words_of(name: &str) -> Vec<String> {
     words
 }
 
-/// What begins the definition of a type.
+/// Keywords that begin the definition of a type.
 const KINDS: [&str; 5] = ["enum", "struct", "trait", "type", "union"];
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! The licences of all dependencies against the list in deny.toml: what cargo-deny does, without its 200 packages.
+//! Rule: deny.toml permits the licences of all dependencies. This does the work of cargo-deny
+//! without its 200 packages.
 
 use anyhow::{Context, bail};
 use serde_json::Value;
@@ -19,7 +20,7 @@ pub(super) fn check(files: &[File], metadata: &Value) -> anyhow::Result<Vec<Find
             Some(licence) => match allowed.permits(name, licence) {
                 Ok(true) => continue,
                 Ok(false) => format!("{licence} is not among the licences of deny.toml"),
-                Err(error) => format!("{licence} is no licence expression: {error}"),
+                Err(error) => format!("{licence} is not a licence expression: {error}"),
             },
         };
         findings.push(Finding { place: format!("package {name}"), line: None, text });
@@ -27,10 +28,10 @@ pub(super) fn check(files: &[File], metadata: &Value) -> anyhow::Result<Vec<Find
     Ok(findings)
 }
 
-/// What deny.toml permits.
+/// The licences that deny.toml permits.
 struct Allowed {
     everywhere: Vec<String>,
-    /// A package and what it may have besides.
+    /// A package and its additional licences.
     exceptions: Vec<(String, Vec<String>)>,
 }
 
@@ -68,8 +69,8 @@ fn strings(value: Option<&toml::Value>) -> Option<Vec<String>> {
     list.iter().map(|item| item.as_str().map(str::to_owned)).collect()
 }
 
-/// Whether an SPDX expression can be met with licences that `permits` names. `/` between two names is an old way to
-/// write OR.
+/// Whether the licences that `permits` accepts satisfy an SPDX expression. `/` between two names is
+/// an old form of OR.
 fn satisfied(expression: &str, permits: &dyn Fn(&str) -> bool) -> anyhow::Result<bool> {
     let spaced = expression.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
     let words: Vec<&str> = spaced.split_whitespace().collect();
@@ -115,7 +116,7 @@ impl<'a> Reader<'a> {
         let name = self.name()?;
         if self.take("WITH") {
             let exception = self.name()?;
-            // Whoever may use a licence may use it with more permitted.
+            // An exception adds permissions, so a permitted licence is permitted with it too.
             return Ok((self.permits)(&format!("{name} WITH {exception}")) || (self.permits)(name));
         }
         Ok((self.permits)(name))

@@ -1,11 +1,11 @@
-//! Rules about Cargo.toml: lints come from the root, versions stand in the root, the lock file is there.
+//! Rules about Cargo.toml: lints and versions come from the root, and the lock file is committed.
 
 use anyhow::Context;
 use toml::{Table, Value};
 
 use super::{File, Finding};
 
-/// Applies the rules to every manifest but the workspaces' roots.
+/// Applies the rules to every manifest except the workspaces' roots.
 pub(super) fn check(files: &[File]) -> anyhow::Result<Vec<Finding>> {
     let mut findings = Vec::new();
     for file in files {

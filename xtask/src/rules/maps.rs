@@ -1,9 +1,9 @@
-//! The root of a crate is its map: a short head that names the parts.
+//! Rule: the root of a crate is its map, with a short head that names the parts.
 
 use super::modules::roots;
 use super::{File, Finding};
 
-/// Lines of the head.
+/// Most lines of the head.
 const LINES_MAX: usize = 40;
 
 /// Applies the rule.

@@ -1,7 +1,7 @@
-//! The house rules: what must hold of the repository and can be told from its text.
+//! The house rules: rules about the repository that its text can show.
 //!
-//! Each file here holds the rules about one thing. A rule takes what it looks at as an argument and returns findings,
-//! so that its tests need no repository.
+//! Each file here holds the rules about one subject. A rule takes its input as an argument and
+//! returns findings, so that its tests need no repository.
 
 mod circles;
 mod floors;
@@ -31,13 +31,13 @@ use crate::process::{cargo, host, output, program, succeeds};
 /// The repository as the rules see it.
 pub(crate) struct Repository {
     root: PathBuf,
-    /// Whatever is committed or could be: ignored files are left out. Sorted by path.
+    /// All files that are committed or could be, without ignored files. Sorted by path.
     files: Vec<File>,
     /// `cargo metadata` with all dependencies, for this machine's platform.
     metadata: Value,
-    /// `cargo tree` of what is linked on any platform.
+    /// `cargo tree` of the packages that are linked on any platform.
     linked: String,
-    /// Whether git is there to be asked.
+    /// Whether git is available.
     has_git: bool,
 }
 
@@ -48,19 +48,19 @@ pub(crate) struct File {
     text: String,
 }
 
-/// Something that breaks a rule.
+/// A violation of a rule.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Finding {
-    /// The file, or what else is at fault.
+    /// The file, or another place.
     place: String,
-    /// From 1; `None` if the whole is at fault.
+    /// The line, from 1; `None` for the whole.
     line: Option<usize>,
-    /// What is wrong and what would be right.
+    /// The fault and its remedy.
     text: String,
 }
 
 impl Repository {
-    /// Reads all files and asks git and cargo.
+    /// Reads all files, and calls git and cargo.
     pub(crate) fn read(root: &Path) -> anyhow::Result<Repository> {
         let has_git = succeeds(&mut program(root, "git", "rev-parse --git-dir"));
         let mut paths = if has_git { listed_by_git(root)? } else { found_on_disk(root)? };
@@ -68,7 +68,8 @@ impl Repository {
         paths.dedup();
         let mut files = Vec::new();
         for path in paths {
-            // A file that git still lists may be gone, and one that is no text has nothing to say here.
+            // A file that git still lists may be gone, and the rules do not concern files that are
+            // not text.
             if let Ok(text) = fs::read_to_string(root.join(&path)) {
                 files.push(File { path, text });
             }
@@ -110,7 +111,8 @@ pub(crate) fn check(repository: &Repository) -> anyhow::Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// For a limit on its way to 0: prints the findings, and lets them pass while they are no more than that.
+/// For a limit that shall reach 0: prints the findings, and ignores them while they are within the
+/// limit.
 fn at_most(max: usize, what: &str, findings: Vec<Finding>) -> Vec<Finding> {
     if !findings.is_empty() {
         println!("{what}: {}, at most {max}", findings.len());
@@ -130,7 +132,7 @@ fn listed_by_git(root: &Path) -> anyhow::Result<Vec<String>> {
     Ok(listed.split_terminator('\0').map(str::to_owned).collect())
 }
 
-/// A stand-in for git in an unpacked archive: everything but what is built.
+/// Replaces git in an unpacked archive: finds all files except built ones.
 fn found_on_disk(root: &Path) -> anyhow::Result<Vec<String>> {
     let mut paths = Vec::new();
     let mut directories = vec![root.to_path_buf()];
@@ -151,7 +153,7 @@ fn found_on_disk(root: &Path) -> anyhow::Result<Vec<String>> {
     Ok(paths)
 }
 
-/// Directories of what tools make.
+/// Directories that tools create.
 const NEVER_COMMITTED: [&str; 4] = [".git", "dist", "node_modules", "target"];
 
 impl File {

@@ -1,31 +1,31 @@
-//! The modules of a crate, and which other modules' names each of them uses.
+//! The modules of a crate, and their uses of names of other modules.
 //!
-//! A path is read wherever it stands in product code: in `use` declarations with all their groups, and in front of a
-//! name. It begins at `crate`, `self`, `super`, a child module or an imported name, and is followed through re-exports
-//! to the module that defines the name. Not read are paths of other crates, and methods, since their text does not say
-//! where they are defined.
+//! A path is read wherever it stands in product code: in `use` declarations with all their groups,
+//! and in front of a name. It begins at `crate`, `self`, `super`, a child module or an imported
+//! name. It is followed through re-exports to the module that defines the name. Paths of other
+//! crates and methods are not read, since their text does not show where they are defined.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::File;
 use super::source::{code, is_word, product, tokens};
 
-/// Where a module is: its names below the crate.
+/// The path of a module: its names below the crate.
 pub(super) type ModulePath = Vec<String>;
 
 /// The modules of one crate that `lib.rs` or `main.rs` reaches outside unit tests.
 pub(super) struct Modules<'a>(BTreeMap<ModulePath, Module<'a>>);
 
-/// One file.
+/// A file.
 struct Module<'a> {
     file: &'a File,
     children: Vec<String>,
     paths: Vec<Path>,
-    /// What is defined at the file's top; a macro with its `!`.
+    /// The names defined at the top of the file; a macro with its `!`.
     defined: BTreeSet<String>,
 }
 
-/// A path as it stands in a file.
+/// A path in a file.
 struct Path {
     names: Vec<String>,
     line: usize,
@@ -38,7 +38,8 @@ enum Kind {
     Mention,
     /// In a `use` declaration inside an item.
     LocalImport,
-    /// In a `use` declaration of the module, which then has it by this name; `None`: all that the path has, by `*`.
+    /// In a `use` declaration of the module, which then knows it by this name; `None`: all names of
+    /// the path, by `*`.
     Import(Option<String>),
 }
 
@@ -56,13 +57,13 @@ pub(super) struct Use<'a> {
     /// The module that this file is.
     pub(super) at: &'a ModulePath,
     pub(super) line: usize,
-    /// As it is written, groups resolved.
+    /// The written path, with groups resolved.
     pub(super) path: String,
-    /// The modules on its way, below the crate; the last one defines the name.
+    /// The modules through which it leads, below the crate; the last one defines the name.
     pub(super) way: Vec<ModulePath>,
-    /// The file of the last one.
+    /// The file of the last module.
     pub(super) to: &'a File,
-    /// Begins at an imported name, so that the import says the same of the folder.
+    /// Whether it begins at an imported name; then the import already counts for the folder.
     pub(super) is_repeated: bool,
 }
 
@@ -142,13 +143,13 @@ impl<'a> Modules<'a> {
         Some(way)
     }
 
-    /// Where a macro is defined that the crate's root has, as it has all that are exported.
+    /// The module that defines a macro of the crate's root; the root has all exported macros.
     fn macro_home(&self, name: &str) -> Option<&ModulePath> {
         let name = format!("{name}!");
         self.0.iter().find(|(_, module)| module.defined.contains(&name)).map(|(path, _)| path)
     }
 
-    /// The path by which a module has a name that it does not define.
+    /// The path from which a module imports a name.
     fn imported(&self, at: &ModulePath, name: &str, hops: usize) -> Option<Vec<String>> {
         let module = self.0.get(at)?;
         if hops == 0 || module.defined.contains(name) {
@@ -204,9 +205,10 @@ struct Reader<'a> {
     /// Words, `::`, and single characters, each with its line.
     tokens: Vec<(&'a str, usize)>,
     at: usize,
-    /// Braces that are open.
+    /// Number of open braces.
     depth: usize,
-    /// At which depth each module that is open inside the file began: from there `super` is the file itself.
+    /// The depth at which each open module inside the file began; from there, `super` is the file
+    /// itself.
     inner: Vec<usize>,
     children: Vec<String>,
     paths: Vec<Path>,
@@ -226,7 +228,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Takes the next declaration, path or character; false at the end.
+    /// Reads the next declaration, path or character; false at the end.
     fn step(&mut self) -> bool {
         let token = self.token(0);
         match (token, self.token(1), self.token(2)) {
@@ -253,7 +255,7 @@ impl<'a> Reader<'a> {
         true
     }
 
-    /// Takes `a::b::c`.
+    /// Reads `a::b::c`.
     fn mention(&mut self) -> bool {
         let line = self.tokens[self.at].1;
         let is_scope =
@@ -271,14 +273,14 @@ impl<'a> Reader<'a> {
         true
     }
 
-    /// Takes `use …;`.
+    /// Reads `use …;`.
     fn declaration(&mut self) -> bool {
         self.at += 1;
         self.tree(Vec::new());
         true
     }
 
-    /// Takes a path of a declaration, with its groups.
+    /// Reads a path of a declaration, with its groups.
     fn tree(&mut self, mut names: Vec<String>) {
         let line = self.tokens.get(self.at).map_or(0, |(_, line)| *line);
         loop {
@@ -333,7 +335,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The token that many further; empty after the last.
+    /// The token at this distance; empty after the last one.
     fn token(&self, further: usize) -> &'a str {
         self.tokens.get(self.at + further).map_or("", |(token, _)| token)
     }
@@ -347,11 +349,11 @@ fn joined(path: &[String], name: &str) -> Vec<String> {
     path.iter().cloned().chain([name.to_owned()]).collect()
 }
 
-/// Words before the name of what they define.
+/// Keywords before the name of a definition.
 const DEFINING: [&str; 10] =
     ["const", "enum", "fn", "macro_rules", "mod", "static", "struct", "trait", "type", "union"];
 
-/// Re-exports of re-exports that a path is followed through.
+/// Most re-exports through which a path is followed.
 const HOPS_MAX: usize = 8;
 
 #[cfg(test)]

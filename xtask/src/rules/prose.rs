@@ -1,14 +1,14 @@
-//! Prose in documents is wrapped, and the map of the house is short.
+//! Rules: prose in documents is wrapped, and ARCHITECTURE.md is short.
 
 use super::{File, Finding};
 
-/// Characters of a line.
+/// Most characters of a line.
 const LINE_MAX: usize = 100;
 
-/// Written by a program.
+/// Documents that a program writes.
 const GENERATED: [&str; 1] = ["docs/configuration.md"];
 
-/// Words that a document may have.
+/// Most words of a document.
 const WORDS_MAX: &[(&str, usize)] = &[("ARCHITECTURE.md", 3_000)];
 
 /// Applies the rules.
@@ -44,7 +44,7 @@ fn long_lines_of(file: &File) -> Vec<usize> {
     long
 }
 
-/// Characters that could be wrapped: all but the targets of links.
+/// Characters that could be wrapped: all except the targets of links.
 fn width(line: &str) -> usize {
     let mut width = 0;
     for (number, part) in line.split("](").enumerate() {

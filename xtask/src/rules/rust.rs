@@ -1,11 +1,11 @@
-//! Rules about Rust files: documentation at the head, where unsafe code may live, no silenced lints, and what a crate
-//! never mentions.
+//! Rules about Rust files: documentation at the head, places of unsafe code, no silenced lints, and
+//! words that a crate must not contain.
 
 use super::source::{code, lines_with_word};
 use super::{File, Finding};
 
-/// Where unsafe code lives: syscalls of the engine and of the bench, and the attribute by which the program hands
-/// options to its allocator. Everywhere else the word must not occur.
+/// Places of unsafe code: syscalls of the engine and of the bench, and the attribute by which the
+/// program passes options to its allocator. Everywhere else the word must not occur.
 const UNSAFE_HOMES: [&str; 4] = [
     "crates/weir-engine/src/sys/",
     "crates/weir-bench/src/sys/",
@@ -13,7 +13,7 @@ const UNSAFE_HOMES: [&str; 4] = [
     "crates/weir/tests/sys/",
 ];
 
-/// Absences that a boundary promises: where, which words, and the promise.
+/// Words that must be absent: the place, the words, and the reason.
 const ABSENCES: [(&str, &[&str], &str); 1] = [(
     "crates/weir-wire/src/",
     &["Instant", "SystemTime", "TcpStream", "UdpSocket", "tokio", "thread"],

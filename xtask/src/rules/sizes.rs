@@ -1,20 +1,20 @@
-//! Sizes as ratchets: what is too large today is listed with its size and may only shrink.
+//! Limits on sizes. A file that is too large today is listed with its size, and may only shrink.
 
 use super::source::{code, code_lines};
 use super::{File, Finding};
 
-/// Lines of code, without blank lines and comments, that a file may have; its unit tests (the last `mod tests`) are
-/// counted by themselves, and may have as many.
+/// Most lines of code in a file, without blank lines and comments. Its unit tests (the last `mod
+/// tests`) count separately, and may have as many.
 const FILE_LINES_MAX: usize = 500;
 
-/// A file above this needs its reason, with its path, in ARCHITECTURE.md.
+/// ARCHITECTURE.md must give the reason and the path of a file above this size.
 const FILE_LINES_EXPLAINED: usize = 1_000;
 
-/// Files over [`FILE_LINES_MAX`], with the size they have. An entry may only be lowered, or go.
+/// Files over [`FILE_LINES_MAX`] with their size. An entry may only be lowered or removed.
 const LARGE_FILES: &[(&str, usize)] = &[];
 
-/// Functions over clippy's limit (`too-many-lines-threshold` in clippy.toml), each with `#[expect]` and a reason. May
-/// only be lowered.
+/// Functions over clippy's limit (`too-many-lines-threshold` in clippy.toml), each with `#[expect]`
+/// and a reason. This number may only be lowered.
 const LONG_FUNCTIONS: usize = 0;
 
 /// Applies the rules.
@@ -61,7 +61,7 @@ fn judge(lines: usize, known: Option<usize>) -> Option<String> {
     }
 }
 
-/// Lines of code before the last `mod tests`, and in it.
+/// Lines of code before the last `mod tests`, and inside it.
 fn parts(source: &str) -> (usize, usize) {
     let code = code(source);
     let tests_start = code.rfind("\n#[cfg(test)]\nmod tests {").unwrap_or(code.len());

@@ -1,4 +1,4 @@
-//! Rust source reduced to what is code: comments blanked, literals filled, lines kept.
+//! Reduces Rust source to code: comments blanked, literals filled, lines kept.
 
 /// The code in `source`: comments become spaces, the insides of literals become `_`. Each line stays on its line, so a
 /// line is code exactly if it is not blank.
@@ -11,7 +11,7 @@ pub(super) fn code(source: &str) -> String {
     scanner.code
 }
 
-/// Code without what is compiled for unit tests alone: each item, field or statement after `#[cfg(test)]` is blanked.
+/// Code without unit tests: blanks each item, field or statement after `#[cfg(test)]`.
 pub(super) fn product(code: &str) -> String {
     let mut product = String::with_capacity(code.len());
     let mut rest = code;
@@ -48,7 +48,7 @@ pub(super) fn code_lines(code: &str) -> usize {
     code.lines().filter(|line| !line.trim().is_empty()).count()
 }
 
-/// Numbers, from 1, of the lines that hold `word` as a word of its own.
+/// Numbers, from 1, of the lines that contain `word` as a whole word.
 pub(super) fn lines_with_word(code: &str, word: &str) -> Vec<usize> {
     let holds = |line: &str| line.split(|c: char| !is_word(c)).any(|found| found == word);
     code.lines().zip(1..).filter(|(line, _)| holds(line)).map(|(_, number)| number).collect()
@@ -80,7 +80,7 @@ struct Scanner<'a> {
 }
 
 impl Scanner<'_> {
-    /// Takes the next comment, literal or character; false at the end.
+    /// Reads the next comment, literal or character; false at the end.
     fn step(&mut self) -> bool {
         let Some(first) = self.rest.chars().next() else {
             return false;
@@ -110,7 +110,7 @@ impl Scanner<'_> {
     fn replace(&mut self, bytes: usize, filler: char) {
         let (taken, rest) = self.rest.split_at(bytes);
         self.code.extend(taken.chars().map(|c| if c == '\n' { c } else { filler }));
-        // A filled literal is no word that the next character could continue.
+        // A filled literal ends: the next character does not continue it as a word.
         self.previous = ' ';
         self.rest = rest;
     }
@@ -162,7 +162,7 @@ fn raw_string_bytes(text: &str) -> Option<usize> {
     Some(inside.find(&end).map_or(text.len(), |at| inside_start + at + end.len()))
 }
 
-/// Length of `'x'` or `'\n'`, if the text begins with one; a lifetime is none.
+/// Length of `'x'` or `'\n'`, if the text begins with such a literal. A lifetime is not one.
 fn char_literal_bytes(text: &str) -> Option<usize> {
     let inside = text.strip_prefix('\'')?;
     let first = inside.chars().next()?;

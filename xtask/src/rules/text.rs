@@ -1,9 +1,9 @@
-//! Rules about text of any kind: documents that must be there, links that must lead somewhere, names that must not
-//! appear.
+//! Rules about any text: documents that must exist, links that must lead somewhere, names that must
+//! not appear.
 
 use super::{File, Finding};
 
-/// Files that make a repository usable by a stranger.
+/// Files that a newcomer needs.
 const REQUIRED: [&str; 14] = [
     ".ci/run",
     "ARCHITECTURE.md",
@@ -21,8 +21,8 @@ const REQUIRED: [&str; 14] = [
     "rustfmt.toml",
 ];
 
-/// Hosts of package registries, in two halves so that this file does not name them. Where packages come from is the
-/// business of each tool's settings.
+/// Hosts of package registries, in two halves so that this file does not contain them. The settings
+/// of each tool decide where packages come from.
 const REGISTRY_HOSTS: [(&str, &str); 8] = [
     ("crates", ".io"),
     ("npmjs", ".org"),
@@ -55,7 +55,7 @@ fn missing_documents(files: &[File], required: &[&str]) -> Vec<Finding> {
         .collect()
 }
 
-/// Links from a document to files of this repository that are not there.
+/// Links from a document to missing files of this repository.
 fn dead_links(file: &File, files: &[File]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (line, number) in file.text.lines().zip(1..) {
@@ -71,7 +71,7 @@ fn dead_links(file: &File, files: &[File]) -> Vec<Finding> {
                 .any(|file| file.path == target || file.path.starts_with(&format!("{target}/")));
             if !is_there {
                 findings
-                    .push(file.finding(number, format!("links to {target}, which is not here")));
+                    .push(file.finding(number, format!("links to {target}, which does not exist")));
             }
         }
     }
@@ -106,7 +106,7 @@ fn registry_hosts(file: &File) -> Vec<Finding> {
     findings
 }
 
-/// Written by tools, not by us.
+/// Whether tools write the file.
 fn is_lock_file(path: &str) -> bool {
     path.ends_with(".lock") || path.ends_with("package-lock.json")
 }
@@ -129,7 +129,7 @@ mod tests {
         let lexicon = File::new("docs/lexicon.md", text);
         let files = [File::new("README.md", ""), File::new("docs/lexicon.md", "")];
         let findings = dead_links(&lexicon, &files);
-        assert_eq!(findings, [lexicon.finding(1, "links to docs/gone.md, which is not here")]);
+        assert_eq!(findings, [lexicon.finding(1, "links to docs/gone.md, which does not exist")]);
     }
 
     #[test]
