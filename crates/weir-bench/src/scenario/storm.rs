@@ -122,13 +122,13 @@ fn check_others(report: &mut Report, returning: u64, resume: f64, churned: &Chur
     let tally = &churned.tally;
     let lost = lost(returning, churned);
     report.check(lost == 0, || {
-        format!("{lost} of {returning} that came back are not there: {:?}", tally.failed)
+        format!("{lost} of {returning} returning clients are missing: {:?}", tally.failed)
     });
     let (resumed, refused) =
         (resumed_share(&tally.handshakes), tally.refused.values().sum::<u64>());
     let slack = RESUMED_SLACK + real(refused) / real(returning.max(1));
     report.check(resumed.is_none_or(|share| share >= resume - slack), || {
-        format!("{resumed:?} of those that came back resumed a session, not {resume}")
+        format!("{resumed:?} of the returning clients resumed a session, not {resume}")
     });
 }
 
@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(errors(&churned, 0.9), 0);
         assert_eq!(errors(&churned, 1.0), 1, "one of ten began anew");
         churned.tally.refused.insert("reset".to_owned(), 1);
-        assert_eq!(errors(&churned, 1.0), 0, "the one that was refused has no ticket left");
+        assert_eq!(errors(&churned, 1.0), 0, "the refused client has no ticket left");
         churned.tally.failed.insert("slow_consumer".to_owned(), 1);
         assert_eq!(errors(&churned, 1.0), 1, "one was closed once it was there");
         churned.tally.welcomed = 8;

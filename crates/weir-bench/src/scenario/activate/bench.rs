@@ -288,7 +288,7 @@ impl Gateway {
 
     fn check(&self, report: &mut Report) {
         let (name, errors) = (&self.stages.name, self.errors());
-        report.check(errors.is_empty(), || format!("{name}: what went wrong: {errors:?}"));
+        report.check(errors.is_empty(), || format!("{name}: errors: {errors:?}"));
         let repeated: u64 = self.tallies.iter().map(|tally| tally.repeated).sum();
         report.check(repeated == 0, || format!("{name}: {repeated} tokens came more than once"));
         report.check(self.tallies.iter().all(|tally| tally.answered > 0), || {

@@ -355,7 +355,7 @@ fn check_kind(report: &mut Report, what: &str, kind: &Kind, share: f64) {
 /// Checks that all guests were welcomed, and that as many resumed as planned.
 fn check_guests(report: &mut Report, what: &str, churned: &Churned, share: f64) {
     let tally = &churned.tally;
-    report.check(tally.welcomed > 0, || format!("{what}: nobody was welcomed"));
+    report.check(tally.welcomed > 0, || format!("{what}: no guest was welcomed"));
     report.check(tally.failed.is_empty(), || {
         format!("{what}: handshakes that failed: {:?}", tally.failed)
     });
@@ -389,7 +389,7 @@ mod tests {
         }
         let mut report = Report::new("handshake");
         check_guests(&mut report, "round", &Churned::default(), 0.0);
-        assert_eq!(report.errors(), ["round: nobody was welcomed"]);
+        assert_eq!(report.errors(), ["round: no guest was welcomed"]);
     }
 
     #[test]

@@ -294,7 +294,7 @@ fn shown(contestants: &[Contestant], round: usize) -> Value {
 fn check(report: &mut Report, contestants: &[Contestant]) {
     for contestant in contestants {
         let (name, errors) = (contestant.name, contestant.errors());
-        report.check(errors.is_empty(), || format!("{name}: what went wrong: {errors:?}"));
+        report.check(errors.is_empty(), || format!("{name}: errors: {errors:?}"));
         report.check(contestant.tallies.iter().all(|tally| tally.answered > 0), || {
             format!("{name}: a round without answers")
         });

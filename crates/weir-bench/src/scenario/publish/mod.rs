@@ -145,7 +145,7 @@ fn fill(report: &mut Report, tallies: &[HttpTally]) {
     report.figure("p99_ms", lags.quantile_ms(0.99));
     let rounds = tallies.iter().map(|tally| json!({ "server_us": cpu_us(tally).map(milli) }));
     report.set("rounds", rounds.collect::<Vec<_>>());
-    report.check(errors.is_empty(), || format!("what went wrong: {errors:?}"));
+    report.check(errors.is_empty(), || format!("errors: {errors:?}"));
     report.check(tallies.iter().all(|tally| tally.answered > 0), || {
         "a round without answers".to_owned()
     });

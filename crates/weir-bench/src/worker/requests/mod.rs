@@ -142,7 +142,7 @@ impl<'a> Load<'a> {
                 return self.finish(now);
             }
             if now > self.count.progressed_ns + PATIENCE_NS {
-                bail!("no answer for 10 s; what went wrong: {:?}", self.count.tally.errors);
+                bail!("no answer for 10 s; errors: {:?}", self.count.tally.errors);
             }
         }
     }
@@ -201,7 +201,7 @@ impl<'a> Load<'a> {
                 self.count.note(fault.kind());
                 self.count.failures += 1;
                 if self.count.failures > FAILURES_MAX.max(self.plan.connections) {
-                    bail!("nothing is answered; what went wrong: {:?}", self.count.tally.errors);
+                    bail!("no answers; errors: {:?}", self.count.tally.errors);
                 }
                 self.conns[place].close(&mut self.count.tally);
                 self.failed.push_back((clock::monotonic_ns() + RETRY_NS, place));

@@ -262,7 +262,7 @@ impl Http2 {
         // Trailers may follow the content, after the status.
         if slot.status == 0 {
             let status = status_in(block).filter(|status| *status >= 200);
-            slot.status = status.ok_or(Fault::Malformed("a status that is not understood"))?;
+            slot.status = status.ok_or(Fault::Malformed("an unknown status"))?;
         }
         if flags & END_STREAM == 0 { Ok(Brought::Nothing) } else { self.finish(id, &[]) }
     }
@@ -334,11 +334,7 @@ impl Http2 {
     fn slot(&mut self, id: u32) -> Result<&mut Slot, Fault> {
         let place = self.place(id);
         let slot = &mut self.slots[place];
-        if slot.id == id && id != 0 {
-            Ok(slot)
-        } else {
-            Err(Fault::Malformed("a stream that is not there"))
-        }
+        if slot.id == id && id != 0 { Ok(slot) } else { Err(Fault::Malformed("an unknown stream")) }
     }
 }
 
