@@ -1,10 +1,10 @@
-//! The built program on the command line: what it checks, prints and refuses.
+//! The built program on the command line: its checks, outputs and refusals.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-/// Runs `weir` with nothing of this process's environment but these variables.
+/// Runs `weir` with these variables and no others of this process.
 fn weir(args: &[&str], variables: &[(&str, &str)]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_weir"))
         .args(args)
@@ -40,7 +40,8 @@ fn a_file_in_order_is_said_to_be() {
     assert_eq!(stdout(&output), "configuration is valid\n");
 }
 
-/// What is valid is the sum of both, and whoever reads the file would take it for another.
+/// The check covers file and variables together, so it must list the variables that override the
+/// file.
 #[test]
 fn a_check_says_which_variables_count_before_the_file() {
     let directory = tempfile::tempdir().unwrap();
@@ -152,7 +153,7 @@ fn files_for_tls_are_refused_by_check_and_by_serve_alike() {
     }
 }
 
-/// Nothing is made for a check, and what nobody listens for is not read.
+/// A check creates nothing, and reads no files of listeners that are off.
 #[test]
 fn a_check_leaves_files_alone() {
     let directory = certificates();
@@ -224,7 +225,7 @@ fn the_version_is_that_of_the_package() {
 
 #[test]
 fn publish_says_that_nobody_listens() {
-    // Bound and closed again: most likely nobody's.
+    // Bound and closed again, so most likely free.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
 
     let output = weir(&["publish", "--all", "--text", "hi", "--admin", &port.to_string()], &[]);

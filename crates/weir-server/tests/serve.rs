@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// `weir` with nothing of this process's environment but these variables; it keeps no devices.
+/// `weir` with these variables and no others of this process, and without a store.
 fn weir(args: &[&str], variables: &[(&str, &str)]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
     command.args(args).env_clear().env("WEIR_STORE_KIND", "none").envs(variables.iter().copied());
     command
 }
 
-/// A child that is gone when the test is.
+/// A child process that ends with the test.
 struct Program {
     child: Child,
     stdout: BufReader<ChildStdout>,
@@ -159,7 +159,7 @@ fn it_prints_what_it_found_and_what_to_try() {
     assert!(server.get("/readyz").starts_with("HTTP/1.1 200 "));
 }
 
-/// The commands that a gateway proposes, as a shell runs them, whatever it listens with.
+/// The commands that a gateway proposes work in a shell, with any kind of listener.
 #[test]
 fn what_is_proposed_works() {
     let directory = tempfile::tempdir().unwrap();
@@ -247,7 +247,7 @@ fn a_subscriber_comes_back_when_the_server_says_so() {
     let goodbye = subscriber.told();
     assert!(goodbye.contains("4006 closed_by_operator; connecting again in "), "{goodbye}");
     assert!(subscriber.told().starts_with("weir: connected to "));
-    // The topic may have been forgotten in between, as nobody was in it; then it has begun anew.
+    // The topic may have ended in between, without subscribers; then it has begun anew.
     let told = subscriber.told();
     assert!(told.starts_with("weir: subscribed to \"news\" again: "), "{told}");
     succeeded(&server.publish(&["--topic", "news", "--text", "after"]));
@@ -255,7 +255,7 @@ fn a_subscriber_comes_back_when_the_server_says_so() {
     assert_eq!(subscriber.program.exit_code(), Some(0));
 }
 
-/// Where the configuration has the gateway listen, and the token that it asks for.
+/// The listeners of the configuration, and the token that they require.
 #[test]
 fn the_commands_find_the_gateway_by_its_configuration() {
     let directory = tempfile::tempdir().unwrap();
@@ -267,7 +267,7 @@ fn the_commands_find_the_gateway_by_its_configuration() {
         );
         std::fs::write(&path, text).unwrap();
     };
-    // A port that was free a moment ago may be taken: then another is tried.
+    // Another program may have taken the port; then try another one.
     let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let config = path.to_str().unwrap();
     let mut gateway = loop {
@@ -316,7 +316,7 @@ fn a_refused_publish_says_why() {
 #[test]
 fn the_room_of_the_repository_runs() {
     let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), "..", "..", "weir.toml"].iter().collect();
-    // More than a machine for tests may allow.
+    // The file's value may exceed the limit of a test machine.
     let backlog = ("WEIR_LISTEN_ACCEPT_BACKLOG", "128");
 
     let mut server = Server::start(&[("WEIR_CONFIG", path.to_str().unwrap()), backlog]);
@@ -484,7 +484,7 @@ fn log_lines_can_be_json() {
     assert!(messages.iter().any(|message| message == "admin request"), "{messages:?}");
 }
 
-/// Nobody reads its standard error, and yet it serves; what is dropped for that is counted.
+/// The gateway serves although nobody reads its standard error, and counts the dropped lines.
 #[test]
 fn a_log_that_nobody_reads_holds_up_nothing_and_its_drops_are_counted() {
     let server = Server::start(&[
@@ -516,7 +516,8 @@ fn a_log_that_nobody_reads_holds_up_nothing_and_its_drops_are_counted() {
             metrics.lines().find_map(|line| line.strip_prefix("weir_log_lines_dropped_total "));
         line.unwrap().parse::<u64>().unwrap()
     };
-    // Copied into the metrics every few seconds; a minute without means never.
+    // The gateway copies the count into the metrics every few seconds; after a minute without it
+    // the test fails.
     let seen = (0..600).any(|_| {
         let seen = dropped() > 0;
         if !seen {

@@ -1,4 +1,5 @@
-//! `weir subscribe` against a scripted gateway: how it goes on after an end, and what it says of it.
+//! `weir subscribe` against a scripted gateway: how it continues after the end of a connection, and
+//! what it prints.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -16,7 +17,7 @@ struct Gateway {
 }
 
 impl Gateway {
-    /// Welcomes the next connection; tells the position that it asks for.
+    /// Welcomes the next connection; returns the position that it requests.
     fn welcome(listener: &TcpListener) -> (Gateway, Option<(u64, u64)>) {
         let (socket, _) = listener.accept().unwrap();
         let mut gateway = Gateway { socket, unread: Vec::new() };
@@ -69,7 +70,7 @@ impl Gateway {
         }));
     }
 
-    /// To be followed by another connection soon.
+    /// The client must connect again soon.
     fn closes(mut self) {
         let goodbye = v1::Goodbye { code: 4000, reason: "bye".to_owned(), retry_after_ms: 0 };
         self.says(ToDevice::Goodbye(goodbye));

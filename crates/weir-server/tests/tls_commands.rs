@@ -1,4 +1,4 @@
-//! `weir subscribe` and `weir publish` through TLS, with a server that was written by others.
+//! `weir subscribe` and `weir publish` over TLS, with a server that does not use our TLS code.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
 use std::io::{Read as _, Write as _};
@@ -16,7 +16,7 @@ use weir_wire::{frame, v1};
 
 type Conn = StreamOwned<ServerConnection, TcpStream>;
 
-/// A server with a certificate of its own for `weir.test`.
+/// A server with its own certificate for `weir.test`.
 struct Server {
     listener: TcpListener,
     config: Arc<ServerConfig>,

@@ -1,4 +1,4 @@
-//! The configuration by tables: what is written, and what comes of it.
+//! Tables of configuration files and their results.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use weir::keys::Entry;
 use super::names::{is_list_of_tables, variable};
 use super::*;
 
-/// Loads a file with this text, and these variables over it.
+/// Loads a file with this text; these variables override it.
 fn load(text: &str, variables: &[(&str, &str)]) -> Result<Settings, String> {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("f.toml");
@@ -183,7 +183,7 @@ fn a_value_out_of_range_or_at_odds_with_another_is_said_with_its_place() {
     assert_refused(&cases);
 }
 
-/// The value at fault is then a default, which has no place of its own.
+/// The invalid value is then a default, which has no place of its own.
 #[test]
 fn a_default_that_no_longer_fits_is_said_with_the_place_of_what_it_depends_on() {
     assert_refused(&[
@@ -238,7 +238,7 @@ fn every_member_of_a_list_s_tables_has_its_place() {
     assert_refused(&[(inline, "f.toml:3:3: auth.tokens[1].token = (absent): it is needed; ")]);
 }
 
-/// What an embedding program is told has line, key and limit too.
+/// An error for an embedding program also has line, key and limit.
 #[test]
 fn an_embedding_program_is_told_where_and_what() {
     let cases = [
@@ -367,7 +367,7 @@ fn every_key_can_be_set_by_its_variable() {
     }
 }
 
-/// The ends of a range, and what lies beyond them, with the unit that a file has.
+/// The ends of a range, and values beyond them, with the unit in the file.
 fn ends(key: &Key, value: &dyn Value) -> Option<([String; 2], Vec<String>)> {
     let range = key.rules.range.as_ref()?;
     let unit = if value.unit(key.rules.unit)? == "time" { "ms" } else { "" };
@@ -377,7 +377,7 @@ fn ends(key: &Key, value: &dyn Value) -> Option<([String; 2], Vec<String>)> {
     Some((within, beyond.map(|number| written(&number)).collect()))
 }
 
-/// The ends of every range are allowed, and what lies beyond is refused.
+/// The ends of every range are allowed, and values beyond them are refused.
 #[test]
 fn every_range_is_checked() {
     let refusal = |path: &str, text: &str| {

@@ -169,14 +169,15 @@ fn every_member_is_read() {
     assert_eq!(gateway.tls, expected);
 }
 
-/// One file, and all that is said of it.
+/// A file, and all errors in it.
 fn assert_said(cases: &[(&str, &str)]) {
     for (text, expected) in cases {
         assert_eq!(load(text, &[]).unwrap_err(), *expected, "{text}");
     }
 }
 
-/// A class with one more member in its third line, and what is said of that; `CLASS` is its path, `DURATION` the kind.
+/// A class with one more member in its third line, and the error for it; `CLASS` is its path,
+/// `DURATION` the kind.
 fn assert_said_of_member(cases: &[(&str, &str)]) {
     for (member, expected) in cases {
         let text = format!("[[topic_classes]]\npattern = \"p\"\n{member}\n");
@@ -351,7 +352,7 @@ fn what_is_no_list_of_tables_is_said() {
     ]);
 }
 
-/// The rules themselves are tried in the gateway; here it is the places.
+/// The gateway's tests cover the rules; this test covers the places.
 #[test]
 fn a_rule_that_a_table_breaks_is_said_with_its_place() {
     assert_said(&[
@@ -486,12 +487,12 @@ fn variables_hold_no_tables() {
         let expected = format!("{name}: {list} is a list of tables: only the file can set it");
         assert_eq!(error, expected);
     }
-    // Service discovery speaks of a service called weir-topic-classes.
+    // A variable of service discovery, for a service called weir-topic-classes.
     let theirs = ("WEIR_TOPIC_CLASSES_SERVICE_HOST", "10.0.0.1");
     assert_eq!(load("", &[theirs]), Ok(Settings::default()));
 }
 
-/// As of keys outside of lists.
+/// The same as for keys outside of lists.
 #[test]
 fn every_range_of_a_member_is_checked() {
     let class = |member: &str, value: &str| {

@@ -1,4 +1,4 @@
-//! What strangers may try.
+//! Attacks by unknown peers.
 
 use super::*;
 use crate::observe::counters::udp::Count;
@@ -40,7 +40,7 @@ fn what_is_malformed_is_named_and_counted_and_harms_nobody() {
     scene.end();
 }
 
-/// Each answer that there is, sent back as it came: what another gateway does with it, or this one with its own.
+/// Sends each kind of answer back unchanged, as another gateway or this one might.
 #[test]
 fn no_answer_is_answered() {
     let scene = Scene::open(|udp| udp.queue_max = 2);
@@ -78,13 +78,13 @@ fn no_answer_is_answered() {
     let client = scene.client();
     answers.iter().for_each(|answer| client.send(answer));
     scene.wait_for(Count::RefusedAnswer, sent);
-    // It is told in order: whatever they led to has been sent by then.
+    // Answers come in order, so any answer to these datagrams has been sent by then.
     client.ask(r#"{"pt":"t","count":1}"#);
     scene.wait_for(Count::Sent, sent + 1);
     scene.end();
 }
 
-/// Whatever is sent in somebody's name, he hears no more than three times as much.
+/// The owner of a forged address receives at most three times the bytes sent in his name.
 #[test]
 fn nobody_is_made_to_hear_more_than_three_times_what_was_sent() {
     let scene = Scene::open(|_| {});
@@ -114,7 +114,7 @@ fn nobody_is_made_to_hear_more_than_three_times_what_was_sent() {
         while counts.get(Count::Sent) + dropped() <= index as u64 {
             std::thread::yield_now();
         }
-        // What was sent on this machine is there.
+        // Datagrams sent on this machine have arrived.
         client.0.set_nonblocking(true).unwrap();
         let mut buf = [0; 2000];
         if let Ok(bytes) = client.0.recv(&mut buf) {
@@ -162,9 +162,9 @@ fn a_source_that_sends_too_fast_is_not_answered_and_costs_the_front_nothing() {
     }
     let refused = scene.counters.udp.get(Count::RefusedRate);
     let activations = scene.backend.activations.load(Ordering::Relaxed);
-    // A slow machine earns it a few more.
+    // On a slow machine the rate permits a few more.
     assert!((100..=195).contains(&refused) && activations <= 200 - refused, "{refused}");
-    // Another address is another one.
+    // Another address is another source.
     let other = UdpSocket::bind("127.0.0.9:0").unwrap();
     other.connect(scene.addr).unwrap();
     other.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -182,7 +182,7 @@ fn a_flood_of_forged_tokens_takes_no_more_than_the_queue() {
     let client = scene.client();
     for number in 0..2_000 {
         client.send(format!(r#"{{"pt":"forged-{number:020}","count":1}}"#));
-        // Never more in the kernel than its buffer holds.
+        // Never send more than the kernel's buffer holds.
         if number >= 10 {
             assert_eq!(client.hear_json()["error"], "busy");
         }
@@ -206,7 +206,7 @@ fn a_replay_within_the_window_is_answered_from_memory() {
         assert_eq!(client.ask(activate), first);
     }
     assert_eq!(scene.backend.activations.load(Ordering::Relaxed), 1);
-    // A guess is not: whoever guesses cannot push out what was done.
+    // A failed guess is not remembered, so guesses cannot push out answers.
     for number in 2..12 {
         let refused = client.ask(r#"{"devSn":"add","devKey":"wrong"}"#);
         assert_eq!(refused["error"], "unauthorized");

@@ -1,4 +1,4 @@
-//! Threads and sockets as they are, in front of a backend that does as it is told.
+//! Real threads and sockets, in front of a backend that the test controls.
 
 use std::net::{IpAddr, UdpSocket};
 use std::sync::Mutex;
@@ -25,7 +25,7 @@ struct Fake {
     gate: Semaphore,
     checks: AtomicU64,
     activations: AtomicU64,
-    /// Of the activations, in their order.
+    /// Answers to activations, in their order.
     tokens: Mutex<Vec<String>>,
     publishes: AtomicU64,
 }
@@ -39,7 +39,7 @@ struct Scene {
 }
 
 impl Fake {
-    /// Waits for the gate; how often it was asked before.
+    /// Waits for the gate; returns the number of earlier calls.
     async fn enter(&self, count: &AtomicU64) -> u64 {
         let before = count.fetch_add(1, Ordering::Relaxed);
         drop(self.gate.acquire().await);
@@ -131,7 +131,7 @@ impl Scene {
         Client(socket)
     }
 
-    /// Waits until so much has been counted.
+    /// Waits until a counter has this value.
     fn wait_for(&self, count: Count, value: u64) {
         while self.counters.udp.get(count) < value {
             std::thread::yield_now();
@@ -218,11 +218,11 @@ fn calls_wait_together_for_their_token() {
 fn a_token_is_looked_up_again_before_it_is_forgotten_and_when_it_has_ended() {
     let scene = Scene::open(|udp| {
         udp.token_cache_ttl = Duration::from_secs(2);
-        // It asks as fast as it can.
+        // The caller sends as fast as it can.
         udp.datagrams_per_source_per_second = 0;
     });
     let client = scene.client();
-    // Asked until the second half of its time has come, in which nobody waits for the look-up.
+    // Called until the second half of the entry's time, when the look-up delays no call.
     while scene.backend.checks.load(Ordering::Relaxed) < 2 {
         assert_eq!(client.ask(r#"{"pt":"t","count":1}"#)["count"], 1);
     }
@@ -249,9 +249,9 @@ fn an_activation_is_made_once_however_often_it_is_asked_for() {
     assert_eq!(first["expiresAt"], 1_767_225_600_000_u64);
     assert_eq!(client.ask(activate), first);
     scene.wait_for(Count::Repeated, 1);
-    // Another one's is another one.
+    // The same request from another client is another one.
     assert_ne!(scene.client().ask(activate)["pt"], token);
-    // By its id, whatever else is in it.
+    // With an id, only id and key identify an activation.
     let with_id = client.ask(r#"{"devSn":"add","devKey":"abc","id":1}"#);
     assert_eq!(client.ask(r#"{"devSn":"add","devKey":"abc","id":1,"try":2}"#), with_id);
     assert_eq!(client.ask(r#"{"id":1,"devSn":"add","devKey":"wrong"}"#)["error"], "unauthorized");
@@ -268,7 +268,7 @@ fn what_may_work_later_is_not_remembered() {
     let refused = client.ask(activate);
     assert_eq!((&refused["error"], &refused["retryAfterMs"]), (&json!("busy"), &json!(1000)));
     assert!(client.ask(activate)["pt"].is_string());
-    // A front that fails is one that was busy.
+    // A failed front answers `busy`.
     let refused = client.ask(r#"{"pt":"panic","count":1,"id":"with room for it"}"#);
     assert_eq!(refused["error"], "busy");
     scene.end();
