@@ -137,8 +137,8 @@ pub(crate) struct StoreArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum DevicesCommand {
-    /// Import devices. A known device stays as it is, unless its key or labels in the file differ.
-    /// So the same file can be imported again, whole or from a line on.
+    /// Import devices. A known device changes only if its key or labels differ. So the same file
+    /// can be imported again, whole or from a line on.
     Import(ImportArgs),
     /// Print all devices, each as a JSON object on one line.
     Export,
@@ -185,7 +185,7 @@ pub(crate) struct ImportArgs {
 /// The format of a file of devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ImportFormat {
-    /// CSV: a header, then one row per device.
+    /// A header, then one row per device.
     Csv,
     /// One JSON object per line.
     Json,
@@ -219,8 +219,8 @@ pub(crate) struct TlsArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
-    /// Check a configuration file and the WEIR_ variables, and the files that they name for TLS.
-    /// The exit code is 2 if one of them is refused.
+    /// Check a configuration file and the WEIR_ variables, and the files that they name for TLS and
+    /// `[auth.jwt]`. The exit code is 2 if one of them is refused.
     Check {
         /// The file; the same as --config FILE [default: the file in WEIR_CONFIG; without it, only
         /// the defaults and the variables are checked].

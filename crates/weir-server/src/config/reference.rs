@@ -202,8 +202,8 @@ overrides the file. Its name is `WEIR_<SECTION>_<KEY>` in upper case: `WEIR_LIST
 
 A duration is a whole number and a unit (`ms`, `s`, `m`, `h`). Sizes are in bytes. The start refuses an unknown key, a
 wrong type and a value that is not allowed. The message names the key, the value, its line or variable, and the allowed
-values; the exit code is 2. `weir config check FILE` makes these checks alone. It also reads the files of `[tls]` if a
-listener uses TLS, and shows the topic classes.
+values; the exit code is 2. `weir config check FILE` makes these checks alone. It also reads the key files of
+`[auth.jwt]`, and the files of `[tls]` if a listener uses TLS. It shows the topic classes.
 
 `weir.toml` in this repository is a file for a production room: a game, a live page and a fleet in one. `weir config
 reference --toml` writes a file with every key at its default.
