@@ -11,11 +11,13 @@ use crate::base::model::AuthKind;
 crate::config_table! {
     /// Section `[auth]`.
     pub struct AuthConfig {
-        /// Whether devices without a token are admitted. Absent: yes if all listeners except the
-        /// admin API are on loopback. With `listen.proxy_networks` the key must be set. A wrong
-        /// token is always refused.
+        /// Whether devices without a token are admitted. Absent: yes if all of `listen.tcp`,
+        /// `listen.tls`, `listen.http` and `listen.https` are on loopback. With
+        /// `listen.proxy_networks` the key must be set. A wrong token is always refused.
         anonymous: Option<bool>,
-            allowed("true only while all that listens, but the admin API, is on loopback");
+            allowed(
+                "true only if listen.tcp, listen.tls, listen.http and listen.https are on loopback"
+            );
         /// A connection is told this long before its credentials end, so that it can refresh them.
         /// If less than twice this time is left at its beginning, it is told after half of the time
         /// left. Long enough for a device to get a new token with a few attempts.

@@ -53,7 +53,7 @@ impl ListenConfig {
         ]
     }
 
-    /// The first address beyond loopback, with its key.
+    /// The first of these addresses beyond loopback, with its key.
     pub(crate) fn exposed(&self) -> Option<(&'static str, SocketAddr)> {
         self.doors().into_iter().find_map(|(key, addrs)| {
             addrs.iter().find(|addr| !addr.ip().is_loopback()).map(|addr| (key, *addr))

@@ -150,8 +150,8 @@ crate::config_table! {
 }
 
 impl Config {
-    /// Whether devices without a token are admitted: as configured, or else if all listeners are on
-    /// loopback.
+    /// Whether devices without a token are admitted: as configured, or else if all of `listen.tcp`,
+    /// `listen.tls`, `listen.http` and `listen.https` are on loopback.
     pub fn admits_anonymous(&self) -> bool {
         let exposed = || self.listen.exposed().is_some();
         self.auth.anonymous.unwrap_or_else(|| !exposed())
