@@ -293,8 +293,8 @@ fn the_commands_find_the_gateway_by_its_configuration() {
 
     for (tcp, args, expected) in [
         ("", &["subscribe"][..], "weir: listen.tcp is empty: name an address with --addr\n"),
-        ("\"127.0.0.1:0\"", &["subscribe"], "weir: listen.tcp is 127.0.0.1:0, which stands for "),
-        ("", &["publish", "--all", "--text", "t"], "weir: listen.admin is 127.0.0.1:0, which "),
+        ("\"127.0.0.1:0\"", &["subscribe"], "weir: listen.tcp = 127.0.0.1:0 means any free port"),
+        ("", &["publish", "--all", "--text", "t"], "weir: listen.admin = 127.0.0.1:0 means "),
     ] {
         write(tcp, "127.0.0.1:0");
         let output = weir(args, &variable).output().unwrap();
@@ -347,7 +347,7 @@ fn tokens_of_the_file_admit_and_are_needed() {
     let unnamed = unnamed.output().unwrap();
     assert_eq!(unnamed.status.code(), Some(1));
     let stderr = String::from_utf8(unnamed.stderr).unwrap();
-    assert!(stderr.contains("malformed") && stderr.contains("give --device ID"), "{stderr}");
+    assert!(stderr.contains("malformed") && stderr.contains("add --device ID"), "{stderr}");
     let mut named = server.subscribe(&["--token", "t0", "--count", "1"]);
     succeeded(&server.publish(&["--device", "d", "--text", "x", "--token", "a0"]));
     assert_eq!(named.program.line(), "- 0 x");

@@ -131,7 +131,7 @@ fn it_goes_on_where_it_was_and_says_what_is_lost() {
     let expected = [
         "weir: subscribed to \"t\"",
         "weir: subscribed to \"t\" again: the messages after offset 11 follow",
-        "weir: fell behind in \"t\" after offset 12: what followed is no longer kept; subscribing \
+        "weir: fell behind in \"t\" after offset 12: the next messages are no longer kept; subscribing \
          again",
         "weir: subscribed to \"t\" again: missed messages are lost, offsets 13 to 20",
         "weir: subscribed to \"t\" again: missed messages are lost, and offsets begin anew",

@@ -235,7 +235,10 @@ fn every_member_of_a_list_s_tables_has_its_place() {
         ]
     );
     let inline = "[auth]\ntokens = [{ token = \"t\" },\n  { device = \"d\" }]\n";
-    assert_refused(&[(inline, "f.toml:3:3: auth.tokens[1].token = (absent): it is needed; ")]);
+    assert_refused(&[(
+        inline,
+        "f.toml:3:3: auth.tokens[1].token = (absent): this key is required; ",
+    )]);
 }
 
 /// An error for an embedding program also has line, key and limit.
