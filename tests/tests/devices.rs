@@ -314,7 +314,7 @@ fn without_a_gateway_the_commands_open_the_store_themselves() -> Result<()> {
     assert!(stderr(&output).contains("line 2: "), "{output:?}");
     assert!(stdout(&output).starts_with("2 rows: 1 added,"), "{output:?}");
     let nothing = run(at, &[], &["import", "devices.txt"])?;
-    assert!(stderr(&nothing).contains("say --format csv"), "{nothing:?}");
+    assert!(stderr(&nothing).contains("add --format csv"), "{nothing:?}");
     Ok(())
 }
 
