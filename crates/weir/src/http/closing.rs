@@ -15,7 +15,7 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
-use super::connection::{HttpConnection, Order};
+use super::connection::HttpConnection;
 use crate::base::config::HttpConfig;
 use crate::connection::linger::{Linger, SILENCE, TlsEnd, say_last};
 use crate::observe::counters::Counters;
@@ -69,7 +69,7 @@ async fn discard(linger: Linger, connection: &HttpConnection, mut body: Incoming
             let Ok(frame) = timeout(SILENCE, next).await else { return Discarded::Silent };
             let Some(Ok(frame)) = frame else { return Discarded::Ended };
             let count = frame.data_ref().map_or(0, Bytes::len);
-            if count >= left || connection.order().is_some() {
+            if count >= left || connection.orders.order().is_some() {
                 return Discarded::TooLong;
             }
             left -= count;
@@ -101,7 +101,7 @@ impl Drop for Inbound {
 pub(super) fn pass_over(connection: &Arc<HttpConnection>, mut body: Incoming) {
     if connection.dialect() != Dialect::Http2
         || body.is_end_stream()
-        || connection.order().is_some()
+        || connection.orders.order().is_some()
     {
         return;
     }
@@ -138,7 +138,7 @@ impl Body for Inbound {
             && let (Some(stream), Some(interim)) = (expects.take(), &connection.interim)
         {
             interim.want(stream);
-            connection.wake();
+            connection.orders.wake();
         }
         // The library calls that an end, as it is for a client.
         let is_cut = matches!(polled, Poll::Ready(None))
@@ -157,16 +157,4 @@ impl Body for Inbound {
     fn size_hint(&self) -> SizeHint {
         self.body.as_ref().map_or(SizeHint::default(), Body::size_hint)
     }
-}
-
-/// Is done when a connection is told to end. `listen` has its orders wake the task.
-pub(super) async fn told_to_end(connection: &HttpConnection) {
-    poll_fn(|cx| {
-        connection.listen(cx.waker());
-        match connection.order() {
-            Some(Order::End(_)) => Poll::Ready(()),
-            Some(Order::Drain) | None => Poll::Pending,
-        }
-    })
-    .await;
 }

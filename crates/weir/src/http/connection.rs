@@ -1,15 +1,15 @@
 //! What is known of one connection that HTTP is spoken on: who it is, what it does, what it is told to do.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
-use std::task::Waker;
 
 use http::Request;
 
 use super::Edge;
 use super::interim::Interim;
 use super::leaving::Leaving;
+use super::orders::{Order, Orders};
 use crate::limits::admission::AcceptOrder;
 use crate::limits::http_ledger::Ledger;
 use crate::observe::counters::http::{Dialect, End};
@@ -68,8 +68,7 @@ pub(crate) struct HttpConnection {
     /// Whether the connection is within an answer, over HTTP/1.1.
     is_sending: AtomicBool,
     has_ended: AtomicBool,
-    order: AtomicU8,
-    waker: Mutex<Option<Waker>>,
+    pub(super) orders: Orders,
     /// The request whose connection is to be taken from HTTP.
     parked: Mutex<Option<Request<()>>>,
     is_parked: AtomicBool,
@@ -90,15 +89,6 @@ pub(super) enum Phase {
     Asked,
     /// The answer is ready, and on its way.
     Answered,
-}
-
-/// What a connection is to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Order {
-    /// End when nothing is in progress.
-    Drain,
-    /// End now.
-    End(End),
 }
 
 /// How long connections may be in a phase, in ticks.
@@ -135,8 +125,7 @@ impl HttpConnection {
             is_flushed: AtomicBool::new(true),
             is_sending: AtomicBool::new(false),
             has_ended: AtomicBool::new(false),
-            order: AtomicU8::new(NO_ORDER),
-            waker: Mutex::new(None),
+            orders: Orders::default(),
             parked: Mutex::new(None),
             is_parked: AtomicBool::new(false),
         })
@@ -194,7 +183,7 @@ impl HttpConnection {
     /// So many bytes of read buffers may stay because of its header table.
     pub(super) fn keep(&self, bytes: usize) {
         if self.caller.ledger.keep(bytes).is_err() {
-            self.tell(Order::End(End::Memory));
+            self.orders.tell(Order::End(End::Memory));
         }
     }
 
@@ -388,42 +377,6 @@ impl HttpConnection {
         is_over(since, term).then_some(end)
     }
 
-    /// Tells it what to do; an end is not taken back.
-    pub(super) fn tell(&self, order: Order) {
-        let code = match order {
-            Order::Drain => DRAIN,
-            Order::End(end) => FIRST_END + end as u8,
-        };
-        let told = self.order.fetch_max(code, Ordering::Release);
-        if told < code {
-            self.wake();
-        }
-    }
-
-    /// Has the connection's task look at what it is to do.
-    pub(super) fn wake(&self) {
-        if let Some(waker) = &*self.waker() {
-            waker.wake_by_ref();
-        }
-    }
-
-    pub(super) fn order(&self) -> Option<Order> {
-        match self.order.load(Ordering::Acquire) {
-            NO_ORDER => None,
-            DRAIN => Some(Order::Drain),
-            end => End::ALL.get(usize::from(end - FIRST_END)).map(|end| Order::End(*end)),
-        }
-    }
-
-    /// From now on orders wake this one.
-    pub(super) fn listen(&self, waker: &Waker) {
-        *self.waker() = Some(waker.clone());
-    }
-
-    fn waker(&self) -> MutexGuard<'_, Option<Waker>> {
-        self.waker.lock().expect("no panic happens under a connection's lock")
-    }
-
     /// Leaves the request for whoever takes the connection.
     pub(super) fn park(&self, request: Request<()>) {
         *self.parked() = Some(request);
@@ -456,7 +409,3 @@ fn unpacked(state: u64) -> (Phase, u32) {
     let phase = Phase::ALL[usize::try_from(state >> 32).unwrap_or(0)];
     (phase, u32::try_from(state & u64::from(u32::MAX)).unwrap_or(0))
 }
-
-const NO_ORDER: u8 = 0;
-const DRAIN: u8 = 1;
-const FIRST_END: u8 = 2;

@@ -3,15 +3,16 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
 
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 
 use super::arrival::PREFACE;
-use super::closing::{close, linger_of, told_to_end};
-use super::connection::{HttpConnection, Order, Phase};
+use super::closing::{close, linger_of};
+use super::connection::{HttpConnection, Phase};
 use super::io_wrapper::IoWrapper;
+use super::orders::Follower;
 use super::service::Service;
 use super::upgrade::Taken;
 use crate::base::config::HttpConfig;
@@ -61,16 +62,11 @@ pub(super) async fn converse(
     let io_wrapper = TokioIo::new(IoWrapper::new(stream, ahead, Arc::clone(connection)));
     let service = Service::new(Arc::clone(connection));
     let mut conn = connection.edge.h1.serve_connection(io_wrapper, service);
-    let (mut listening, mut is_draining) = (None, false);
+    let mut follower = Follower::default();
     let step = poll_fn(|cx| {
-        listen(connection, &mut listening, cx);
-        match connection.order() {
-            Some(Order::End(end)) => return Poll::Ready(Step::Told(end)),
-            Some(Order::Drain) if !is_draining => {
-                is_draining = true;
-                Pin::new(&mut conn).graceful_shutdown();
-            }
-            Some(Order::Drain) | None => {}
+        let drain = || Pin::new(&mut conn).graceful_shutdown();
+        if let Some(end) = follower.follow(&connection.orders, cx, drain) {
+            return Poll::Ready(Step::Told(end));
         }
         let polled = Pin::new(&mut conn).poll(cx);
         place.settle(connection);
@@ -105,7 +101,7 @@ pub(super) async fn converse(
         Step::Over(ended) => {
             let (end, last) = match ended {
                 Err(_) if is_h2 => (End::Version, NOT_SUPPORTED),
-                ended => (end_of(connection, ended, is_draining), &b""[..]),
+                ended => (end_of(connection, ended, follower.is_draining()), &b""[..]),
             };
             let is_unread = is_unread || connection.phase() == Phase::Body || end.is_mid_request();
             let linger =
@@ -113,7 +109,7 @@ pub(super) async fn converse(
             // Whoever needs its place gets it.
             tokio::select! {
                 () = close(stream, last, linger, &connection.edge.counters) => {}
-                () = told_to_end(connection) => {}
+                () = connection.orders.told_to_end() => {}
             }
             Outcome::Over(end)
         }
@@ -142,14 +138,6 @@ impl Place {
         {
             *self = Place::Permit(unsettled.permit());
         }
-    }
-}
-
-/// Has orders wake this task; its waker stays the same, as long as nobody else polls it.
-pub(super) fn listen(connection: &HttpConnection, listening: &mut Option<Waker>, cx: &Context<'_>) {
-    if !listening.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-        connection.listen(cx.waker());
-        *listening = Some(cx.waker().clone());
     }
 }
 

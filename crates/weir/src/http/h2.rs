@@ -11,10 +11,10 @@ use hyper::server::conn::http2;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::time::timeout;
 
-use super::connection::{HttpConnection, Order};
-use super::h1::listen;
+use super::connection::HttpConnection;
 use super::io_wrapper::IoWrapper;
 use super::leaving::{Handed, Leaving, take_handed};
+use super::orders::Follower;
 use super::service::Service;
 use super::upgrade::{Watch, take_watch};
 use crate::base::config::HttpConfig;
@@ -143,16 +143,11 @@ pub(super) async fn converse(
     let tasks = Tasks::new(connection);
     let builder = builder(&connection.edge.h2, &tasks);
     let mut conn = pin!(builder.serve_connection(io_wrapper, service));
-    let (mut listening, mut is_draining) = (None, false);
+    let mut follower = Follower::default();
     let told = poll_fn(|cx| {
-        listen(connection, &mut listening, cx);
-        match connection.order() {
-            Some(Order::End(end)) => return Poll::Ready(Err(end)),
-            Some(Order::Drain) if !is_draining => {
-                is_draining = true;
-                conn.as_mut().graceful_shutdown();
-            }
-            Some(Order::Drain) | None => {}
+        let drain = || conn.as_mut().graceful_shutdown();
+        if let Some(end) = follower.follow(&connection.orders, cx, drain) {
+            return Poll::Ready(Err(end));
         }
         loop {
             let polled = conn.as_mut().poll(cx);
@@ -166,7 +161,7 @@ pub(super) async fn converse(
     })
     .await;
     match told {
-        Ok(ended) => end_of(connection, ended, is_draining),
+        Ok(ended) => end_of(connection, ended, follower.is_draining()),
         Err(end) => {
             // The peer hears which of its requests were not looked at, if it listens.
             conn.as_mut().graceful_shutdown();

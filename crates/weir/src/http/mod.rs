@@ -21,6 +21,7 @@ mod h2;
 mod interim;
 mod io_wrapper;
 mod leaving;
+pub(crate) mod orders;
 mod piece;
 mod record;
 mod registry;

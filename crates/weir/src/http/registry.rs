@@ -8,7 +8,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::connection::{HttpConnection, Order, Terms};
+use super::connection::{HttpConnection, Terms};
+use super::orders::Order;
 use crate::base::config::Config;
 use crate::limits::http_ledger::HttpShare;
 use crate::observe::counters::ConnectRefuseCause;
@@ -78,7 +79,7 @@ impl Registry {
         }
         if members.connections.len() >= self.max {
             let silent = members.longest_silent()?;
-            members.remove(silent).tell(Order::End(End::Crowded));
+            members.remove(silent).orders.tell(Order::End(End::Crowded));
         }
         connection.place.store(members.connections.len(), Ordering::Relaxed);
         members.connections.push(Arc::clone(connection));
@@ -101,7 +102,7 @@ impl Registry {
         let mut members = self.lock();
         members.is_draining = true;
         for connection in &members.connections {
-            connection.tell(Order::Drain);
+            connection.orders.tell(Order::Drain);
         }
     }
 
@@ -133,9 +134,9 @@ impl Registry {
         for connection in &members.connections {
             let ledger = &connection.caller.ledger;
             if let Some(end) = connection.overdue(now, &self.terms) {
-                connection.tell(Order::End(end));
+                connection.orders.tell(Order::End(end));
             } else if ledger.is_stuck() {
-                connection.tell(Order::End(End::Stalled));
+                connection.orders.tell(Order::End(End::Stalled));
             }
             connection.look_at_answers(now, answers_stall);
             ledger.give_back();
@@ -174,7 +175,7 @@ impl Members {
         let (mut left, mut others) = (excess, Vec::new());
         for connection in &self.connections {
             let leased = connection.caller.ledger.leased();
-            if matches!(connection.order(), Some(Order::End(_))) {
+            if matches!(connection.orders.order(), Some(Order::End(_))) {
                 left = left.saturating_sub(leased);
             } else if leased > 0
                 && let Some(since) = connection.silent_since()
@@ -188,7 +189,7 @@ impl Members {
             if left == 0 {
                 return;
             }
-            connection.tell(Order::End(End::Memory));
+            connection.orders.tell(Order::End(End::Memory));
             left = left.saturating_sub(leased);
         }
     }

@@ -14,7 +14,8 @@ use tracing::Instrument as _;
 
 use super::body::{Answer, Asking, Turn};
 use super::closing::pass_over;
-use super::connection::{HttpConnection, Order, Phase};
+use super::connection::{HttpConnection, Phase};
+use super::orders::Order;
 use super::piece::Open;
 use super::record::{Asker, Noted, Outcome, record_at_once};
 use super::upgrade::{Admitting, Path, Relayed, UpgradeRequest, relay};
@@ -172,7 +173,7 @@ impl Service {
             return false;
         }
         if self.connection.dialect() == Dialect::Http2 {
-            self.connection.tell(Order::Drain);
+            self.connection.orders.tell(Order::Drain);
         }
         true
     }

@@ -9,7 +9,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use weir_engine::Transport;
 
-use super::connection::{Order, Phase};
+use super::connection::Phase;
+use super::orders::Order;
 use super::upgrade::Taken;
 use super::*;
 use crate::base::model::Spoken;
@@ -263,8 +264,8 @@ async fn the_longest_silent_one_gives_way_and_the_busy_stay() {
     first.asked(false);
     let third_place = registry.enter(&third);
     assert!(third_place.is_some());
-    assert_eq!(first.order(), None);
-    assert_eq!(second.order(), Some(Order::End(End::Crowded)));
+    assert_eq!(first.orders.order(), None);
+    assert_eq!(second.orders.order(), Some(Order::End(End::Crowded)));
     third.asked(false);
     assert!(registry.enter(&rig.connection()).is_none());
     assert_eq!(registry.refusal().name(), "http_connections_max");
