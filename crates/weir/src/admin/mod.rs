@@ -16,8 +16,9 @@ mod views;
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::net::IpAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use http::HeaderValue;
@@ -27,16 +28,17 @@ use hyper::body::Body as _;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
 
-use crate::connection::linger::{Linger, SILENCE};
+use crate::connection::farewell::say_at_once;
+use crate::connection::linger::{Linger, SILENCE, TlsEnd, say_last};
+use crate::connection::listener::AcceptTrouble;
+use crate::http::orders::Follower;
 use crate::http::web::body::is_passed_over;
 use crate::http::web::problem::{Kind, Problem};
 use crate::http::web::reply::Reply;
+use crate::tls::stream::Stream;
 use crate::{AcceptError, AdminConfig, Handle};
 pub(crate) use process::open_fds;
 use registry::{Life, Registry, Watched};
@@ -54,9 +56,8 @@ pub(crate) async fn serve(
 ) {
     let counting = handle.clone();
     let routes = Arc::new(Routes::new(handle, &config));
-    let (stop, stopped) = watch::channel(false);
     let (mut connections, mut registry) = (JoinSet::new(), Registry::default());
-    let mut told = None;
+    let mut trouble = AcceptTrouble::of(listener.local_addr());
     let mut shutdown = pin!(shutdown);
     loop {
         tokio::select! {
@@ -66,16 +67,15 @@ pub(crate) async fn serve(
                 Err(error) => registry.leave(error.id()),
             },
             accepted = listener.accept() => match accepted {
-                Ok((stream, _))
-                    if registry.count() >= CONNECTIONS_MAX && !registry.close_longest_silent() =>
-                {
-                    refuse(&stream);
-                }
                 Ok((stream, _)) => {
+                    trouble.end();
+                    if registry.count() >= CONNECTIONS_MAX && !registry.close_longest_silent() {
+                        refuse(&stream);
+                        continue;
+                    }
                     let life = registry.life();
-                    let conversation =
-                        converse(stream, Arc::clone(&routes), Arc::clone(&life), stopped.clone());
-                    registry.enter(connections.spawn(conversation), life);
+                    let conversation = converse(stream, Arc::clone(&routes), Arc::clone(&life));
+                    registry.enter(connections.spawn(conversation).id(), life);
                 }
                 Err(error) => {
                     let kind = AcceptError::of(&error);
@@ -88,28 +88,19 @@ pub(crate) async fn serve(
                         // Those who hold all there is and say nothing would keep everybody out.
                         registry.close_longest_silent();
                     }
-                    if told.is_none_or(|at: Instant| at.elapsed() >= TELL_INTERVAL) {
-                        tracing::warn!(%error, "the admin API cannot accept a connection");
-                        told = Some(Instant::now());
-                    }
-                    tokio::time::sleep(ACCEPT_BACK_OFF).await;
+                    trouble.meet(kind, &error).await;
                 }
             },
         }
     }
     drop(listener);
-    let _ = stop.send(true);
+    registry.drain();
     let ended = async { while connections.join_next().await.is_some() {} };
     let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, ended).await;
 }
 
 /// Serves one connection to its end.
-async fn converse(
-    stream: TcpStream,
-    routes: Arc<Routes>,
-    life: Arc<Life>,
-    mut stopped: watch::Receiver<bool>,
-) {
+async fn converse(stream: TcpStream, routes: Arc<Routes>, life: Arc<Life>) {
     let Ok(local) = stream.local_addr().map(|addr| addr.ip()) else { return };
     prepare(&stream);
     let known = Arc::clone(&life);
@@ -123,26 +114,25 @@ async fn converse(
         .max_buf_size(BUFFER_BYTES)
         .max_headers(HEADERS_MAX)
         .serve_connection(TokioIo::new(stream), service);
-    let ended = tokio::select! {
-        ended = poll_fn(|cx| connection.poll_without_shutdown(cx)) => ended,
-        _ = stopped.changed() => {
-            Pin::new(&mut connection).graceful_shutdown();
-            poll_fn(|cx| connection.poll_without_shutdown(cx)).await
+    let mut follower = Follower::default();
+    let ended = poll_fn(|cx| {
+        let drain = || Pin::new(&mut connection).graceful_shutdown();
+        match follower.follow(life.orders(), cx, drain) {
+            Some(_) => Poll::Ready(None),
+            None => Pin::new(&mut connection).poll(cx).map(Some),
         }
-    };
+    });
+    let Some(ended) = ended.await else { return };
     if let Err(error) = &ended {
         tracing::debug!(%error, "a connection to the admin API ended early");
     }
     let parts = connection.into_parts();
     let is_unread = !life.is_whole() || !parts.read_buf.is_empty() || ended.is_err();
-    close(parts.io.into_inner(), is_unread).await;
-}
-
-/// Ends a connection. `is_unread`: the peer may still be sending; were the socket closed at once, the reset would overtake
-/// the last answer.
-async fn close(mut stream: TcpStream, is_unread: bool) {
-    if stream.shutdown().await.is_ok() && is_unread {
-        LINGER.discard(&stream).await;
+    let mut stream = Stream::plain(parts.io.into_inner());
+    // A silent connection gives way to a new one, also while it lingers.
+    tokio::select! {
+        _ = say_last(&mut stream, b"", is_unread.then_some(&LINGER), TlsEnd::AtOnce) => {}
+        () = life.orders().told_to_end() => {}
     }
 }
 
@@ -189,7 +179,7 @@ fn refuse(stream: &TcpStream) {
          Content-Type: application/problem+json\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()
     );
-    let _ = stream.try_write(answer.as_bytes());
+    say_at_once(stream, answer.as_bytes());
 }
 
 /// Operators, a few publishers and a scraper; each holds some tens of KiB at the most.
@@ -201,9 +191,6 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 /// What is refused comes whole up to sixteen times of what a body may be.
 const LINGER: Linger =
     Linger { bytes_max: 16 << 20, time: Duration::from_secs(10), silence: SILENCE };
-/// Ten attempts a second would fill the log.
-const TELL_INTERVAL: Duration = Duration::from_secs(10);
-const ACCEPT_BACK_OFF: Duration = Duration::from_millis(100);
 /// Bounds a request's head too.
 const BUFFER_BYTES: usize = 16 * 1024;
 const HEADERS_MAX: usize = 64;

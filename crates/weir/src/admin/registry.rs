@@ -8,7 +8,10 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
-use tokio::task::{AbortHandle, Id};
+use tokio::task::Id;
+
+use crate::http::orders::{Order, Orders};
+use crate::observe::counters::http::End;
 
 /// The open connections.
 ///
@@ -16,7 +19,7 @@ use tokio::task::{AbortHandle, Id};
 /// body; while its request is carried out, or its events stream, it is not.
 #[derive(Default)]
 pub(super) struct Registry {
-    members: HashMap<Id, (AbortHandle, Arc<Life>)>,
+    members: HashMap<Id, Arc<Life>>,
     turns: Arc<AtomicU64>,
 }
 
@@ -28,6 +31,8 @@ pub(super) struct Life {
     is_busy: AtomicBool,
     /// Whether the body of its request has been read to its end.
     is_whole: AtomicBool,
+    /// What its task has to do.
+    orders: Orders,
 }
 
 /// A request's body that shows when something of it comes.
@@ -49,11 +54,12 @@ impl Registry {
             heard,
             is_busy: AtomicBool::new(false),
             is_whole: AtomicBool::new(true),
+            orders: Orders::default(),
         })
     }
 
-    pub(super) fn enter(&mut self, task: AbortHandle, life: Arc<Life>) {
-        self.members.insert(task.id(), (task, life));
+    pub(super) fn enter(&mut self, id: Id, life: Arc<Life>) {
+        self.members.insert(id, life);
     }
 
     pub(super) fn leave(&mut self, id: Id) {
@@ -62,17 +68,28 @@ impl Registry {
 
     /// Closes the longest silent connection; `false` if all are busy.
     pub(super) fn close_longest_silent(&mut self) -> bool {
-        let silent = self.members.iter().filter(|(_, (_, life))| !life.is_busy());
-        let longest = silent.min_by_key(|(_, (_, life))| life.heard.load(Ordering::Relaxed));
+        let silent = self.members.iter().filter(|(_, life)| !life.is_busy());
+        let longest = silent.min_by_key(|(_, life)| life.heard.load(Ordering::Relaxed));
         let Some(id) = longest.map(|(id, _)| *id) else { return false };
-        if let Some((task, _)) = self.members.remove(&id) {
-            task.abort();
+        if let Some(life) = self.members.remove(&id) {
+            life.orders.tell(Order::End(End::Crowded));
         }
         true
+    }
+
+    /// Has all connections end when no request is in progress.
+    pub(super) fn drain(&self) {
+        for life in self.members.values() {
+            life.orders.tell(Order::Drain);
+        }
     }
 }
 
 impl Life {
+    pub(super) fn orders(&self) -> &Orders {
+        &self.orders
+    }
+
     /// Something has come; what follows is the peer's turn, or ours.
     pub(super) fn hear(&self, is_busy: bool) {
         self.heard.store(self.turns.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);

@@ -43,13 +43,20 @@ pub(crate) fn turn_away(
     if !shared.admission.has_time_for_goodbye(cause) {
         return;
     }
-    // The send buffer is empty. If sending fails nevertheless, the peer only sees the close.
-    let _ = match farewell {
-        Farewell::Goodbye => send(&socket, &frames::goodbye(reason), SendFlags::NOSIGNAL),
-        Farewell::Unavailable => send(&socket, UNAVAILABLE, SendFlags::NOSIGNAL),
-        Farewell::Reset => Ok(0),
-    };
-    // A close with unread bytes is a reset, which may overtake the last words.
+    match farewell {
+        Farewell::Goodbye => say_at_once(&socket, &frames::goodbye(reason)),
+        Farewell::Unavailable => say_at_once(&socket, UNAVAILABLE),
+        Farewell::Reset => {}
+    }
+}
+
+/// Sends the last bytes of a connection that is closed next, without waiting.
+///
+/// Cost: two syscalls.
+pub(crate) fn say_at_once(socket: impl AsFd, last: &[u8]) {
+    // The send buffer is empty. If the call fails nevertheless, the peer sees only the close.
+    let _ = send(&socket, last, SendFlags::NOSIGNAL);
+    // A close with unread bytes is a reset, which may overtake the last bytes.
     let mut bytes = [0; READ_BYTES];
     let _ = recv(&socket, &mut bytes, RecvFlags::DONTWAIT);
 }

@@ -110,7 +110,7 @@ pub(crate) async fn run(shared: Arc<SharedState>, listener: Listener, door: Door
 }
 
 async fn accept(shared: &Arc<SharedState>, listener: &Listener, door: &Door) {
-    let mut trouble = Trouble::default();
+    let mut trouble = AcceptTrouble::of(listener.get_ref().local_addr());
     let mut refused = 0_u32;
     loop {
         let (socket, peer) = match listener.async_io(Interest::READABLE, accept_one).await {
@@ -119,14 +119,14 @@ async fn accept(shared: &Arc<SharedState>, listener: &Listener, door: &Door) {
                 let kind = AcceptError::of(&error);
                 shared.counters().count_accept_error(kind);
                 if !(is_out_of_descriptors(kind) && shed_one(shared, listener, door.farewell())) {
-                    trouble.tell(shared, listener, kind, Some(&error));
+                    tell_readiness(shared, listener, kind, Some(&error));
                     trouble.meet(kind, &error).await;
                 }
                 continue;
             }
         };
-        if mem::replace(&mut trouble.pause, PAUSE_MIN) != PAUSE_MIN {
-            trouble.tell(shared, listener, AcceptError::Other, None);
+        if trouble.end() {
+            tell_readiness(shared, listener, AcceptError::Other, None);
         }
         shared.counters().count_accepted();
         let is_proxied = peer.is_some_and(|peer| is_proxy(shared, peer));
@@ -203,36 +203,51 @@ pub(crate) fn takes_both(addr: SocketAddr, listen: &[SocketAddr]) -> bool {
     addr.ip() == IpAddr::from([0u16; 8]) && !(addr.port() != 0 && listen.iter().any(is_rival))
 }
 
-/// The reaction to errors of accepting: the next pause, and the last log line.
-struct Trouble {
+/// Tells readiness that a listener cannot accept connections. Without `error`: that it can again.
+fn tell_readiness(
+    shared: &SharedState,
+    listener: &Listener,
+    kind: AcceptError,
+    error: Option<&io::Error>,
+) {
+    let Ok(addr) = listener.get_ref().local_addr() else { return };
+    if kind != AcceptError::Aborted {
+        let cause = error.map(|error| format!("cannot accept connections: {error}"));
+        shared.readiness.set_listener(addr, cause);
+    }
+}
+
+/// Errors of one listener that cannot accept: how long it pauses, and when it logs them.
+///
+/// Limits: a pause begins with [`PAUSE_MIN`] and doubles up to [`PAUSE_MAX`]. One line is logged in [`LOG_INTERVAL`].
+pub(crate) struct AcceptTrouble {
+    /// The listener's address.
+    addr: Option<SocketAddr>,
     pause: Duration,
     logged_at: Option<Instant>,
     unlogged: u64,
 }
 
-impl Trouble {
-    /// Reports the error to readiness, or its end.
-    fn tell(
-        &self,
-        shared: &SharedState,
-        listener: &Listener,
-        kind: AcceptError,
-        error: Option<&io::Error>,
-    ) {
-        let Ok(addr) = listener.get_ref().local_addr() else { return };
-        if kind != AcceptError::Aborted {
-            let cause = error.map(|error| format!("cannot accept connections: {error}"));
-            shared.readiness.set_listener(addr, cause);
-        }
+impl AcceptTrouble {
+    /// A listener at `addr` that has had no error yet.
+    pub(crate) fn of(addr: io::Result<SocketAddr>) -> Self {
+        Self { addr: addr.ok(), pause: PAUSE_MIN, logged_at: None, unlogged: 0 }
     }
 
-    /// Without descriptors or memory, the connection stays in the backlog and accepting would fail
-    /// again at once. The growing pause keeps the thread from spinning.
-    async fn meet(&mut self, kind: AcceptError, error: &io::Error) {
+    /// The listener has accepted a connection. Returns whether it had to pause before.
+    pub(crate) fn end(&mut self) -> bool {
+        mem::replace(&mut self.pause, PAUSE_MIN) != PAUSE_MIN
+    }
+
+    /// Logs the error and pauses. Out of descriptors or memory, the connection stays in the backlog, and accepting would
+    /// fail again at once: the growing pause keeps the thread from spinning.
+    pub(crate) async fn meet(&mut self, kind: AcceptError, error: &io::Error) {
         self.unlogged += 1;
         let now = Instant::now();
         if self.logged_at.is_none_or(|at| now.duration_since(at) >= LOG_INTERVAL) {
-            warn!(kind = kind.name(), %error, times = self.unlogged, "cannot accept a connection");
+            let (kind, times) = (kind.name(), self.unlogged);
+            let listener = self.addr.map(tracing::field::display);
+            warn!(kind, %error, times, listener, "cannot accept a connection");
             (self.logged_at, self.unlogged) = (Some(now), 0);
         }
         match kind {
@@ -245,12 +260,6 @@ impl Trouble {
                 self.pause = (self.pause * 2).min(PAUSE_MAX);
             }
         }
-    }
-}
-
-impl Default for Trouble {
-    fn default() -> Self {
-        Self { pause: PAUSE_MIN, logged_at: None, unlogged: 0 }
     }
 }
 

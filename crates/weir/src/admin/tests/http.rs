@@ -96,7 +96,7 @@ impl Server {
         if !body.is_empty() && !headers.contains("chunked") {
             text += &format!("Content-Length: {}\r\n", body.len());
         }
-        let mut stream = TcpStream::connect(self.gateway.admin_addr().unwrap()).await.unwrap();
+        let mut stream = TcpStream::connect(self.admin_addr()).await.unwrap();
         stream.write_all(format!("{text}\r\n").as_bytes()).await.unwrap();
         // The server may answer and close before it has read all of a body that it refuses.
         let _ = stream.write_all(body.as_bytes()).await;
@@ -117,8 +117,12 @@ impl Server {
         }
     }
 
+    pub(super) fn admin_addr(&self) -> SocketAddr {
+        self.gateway.admin_addr().unwrap()
+    }
+
     pub(super) async fn connect(&self) -> Kept {
-        let stream = TcpStream::connect(self.gateway.admin_addr().unwrap()).await.unwrap();
+        let stream = TcpStream::connect(self.admin_addr()).await.unwrap();
         Kept { stream }
     }
 
@@ -159,7 +163,7 @@ impl Kept {
 }
 
 impl Answer {
-    fn parse(answer: &[u8]) -> Self {
+    pub(super) fn parse(answer: &[u8]) -> Self {
         let text = String::from_utf8_lossy(answer);
         let (head, body) = text.split_once("\r\n\r\n").expect("an answer with a head");
         let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());

@@ -3,6 +3,7 @@
 mod broken_off;
 mod device;
 mod devices;
+mod endings;
 mod http;
 mod openmetrics;
 mod tls;
