@@ -7,13 +7,13 @@
 /// Cost: insert, look-up and remove are O(1). Chunks are never freed.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
-    chunks: Vec<Vec<Place<T>>>,
-    /// Head of the chain of free places; `NONE` if all are in use.
+    chunks: Vec<Vec<SlabEntry<T>>>,
+    /// Head of the chain of free places; `NONE`: all are in use.
     free: u32,
 }
 
 #[derive(Debug)]
-enum Place<T> {
+enum SlabEntry<T> {
     Used(T),
     Free { next: u32 },
 }
@@ -23,8 +23,10 @@ impl<T> Slab<T> {
         if self.free != NONE {
             let slot = self.free;
             let place = self.place_mut(slot).expect("the chain holds places that exist");
-            let Place::Free { next } = *place else { unreachable!("the chain holds free places") };
-            *place = Place::Used(value);
+            let SlabEntry::Free { next } = *place else {
+                unreachable!("the chain holds free places")
+            };
+            *place = SlabEntry::Used(value);
             self.free = next;
             return slot;
         }
@@ -34,7 +36,7 @@ impl<T> Slab<T> {
         let before = (self.chunks.len() - 1) * CHUNK;
         let chunk = self.chunks.last_mut().expect("one was pushed if there was none");
         let slot = u32::try_from(before + chunk.len()).expect("places are numbered in 32 bits");
-        chunk.push(Place::Used(value));
+        chunk.push(SlabEntry::Used(value));
         slot
     }
 
@@ -48,27 +50,27 @@ impl<T> Slab<T> {
     pub(crate) fn get(&self, slot: u32) -> Option<&T> {
         let slot = slot as usize;
         match self.chunks.get(slot / CHUNK)?.get(slot % CHUNK)? {
-            Place::Used(value) => Some(value),
-            Place::Free { .. } => None,
+            SlabEntry::Used(value) => Some(value),
+            SlabEntry::Free { .. } => None,
         }
     }
 
     pub(crate) fn get_mut(&mut self, slot: u32) -> Option<&mut T> {
         match self.place_mut(slot)? {
-            Place::Used(value) => Some(value),
-            Place::Free { .. } => None,
+            SlabEntry::Used(value) => Some(value),
+            SlabEntry::Free { .. } => None,
         }
     }
 
     pub(crate) fn remove(&mut self, slot: u32) {
         let next = self.free;
-        if let Some(place @ Place::Used(_)) = self.place_mut(slot) {
-            *place = Place::Free { next };
+        if let Some(place @ SlabEntry::Used(_)) = self.place_mut(slot) {
+            *place = SlabEntry::Free { next };
             self.free = slot;
         }
     }
 
-    fn place_mut(&mut self, slot: u32) -> Option<&mut Place<T>> {
+    fn place_mut(&mut self, slot: u32) -> Option<&mut SlabEntry<T>> {
         let slot = slot as usize;
         self.chunks.get_mut(slot / CHUNK)?.get_mut(slot % CHUNK)
     }

@@ -17,7 +17,7 @@ use crate::core::rights::{Caller, CallerDevice};
 use crate::core::state::SharedState;
 use crate::limits::rates::Sender;
 use crate::observe::counters::{PublishTarget, RefuseCause};
-use crate::topics::{Class, Destination, Offer, Place, RouteError, validate_name};
+use crate::topics::{Class, Destination, MessagePosition, Offer, RouteError, validate_name};
 
 /// The reason why a caller's message was not published.
 #[derive(Debug)]
@@ -165,7 +165,7 @@ impl SharedState {
         destination: Destination,
         draft: &Draft<'_>,
     ) -> Result<Accepted, PublishError> {
-        let message = |class: &Class, place| draft.topic_message(class, place);
+        let message = |class: &Class, position| draft.topic_message(class, position);
         let routed = self.router.publish(topic, destination, draft.offer(), message);
         let routed = routed.map_err(|error| draft.error(error))?;
         let connections = routed.map_or(0, |routed| routed.connections);
@@ -269,10 +269,10 @@ impl<'a> Draft<'a> {
         self.made(frame, TopicMessage { target, ..TopicMessage::default() })
     }
 
-    /// Encodes the message for a topic; `None` if the budget is used up.
-    fn topic_message(&self, class: &Class, place: Place) -> Option<Arc<Message>> {
-        let (frame, key) = self.encode(place.offset);
-        self.made(frame, class.topic_message(place, key))
+    /// Encodes it for a topic; `None` if the budget is used up.
+    fn topic_message(&self, class: &Class, position: MessagePosition) -> Option<Arc<Message>> {
+        let (frame, key) = self.encode(position.offset);
+        self.made(frame, class.topic_message(position, key))
     }
 
     fn made(&self, frame: Vec<u8>, topic: TopicMessage) -> Option<Arc<Message>> {

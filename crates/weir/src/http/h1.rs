@@ -21,19 +21,19 @@ use crate::limits::admission::{Permit, Unsettled};
 use crate::observe::counters::http::End;
 use crate::tls::stream::Stream;
 
-/// How the conversation ended.
-pub(super) enum Outcome {
+/// How HTTP on a connection ended.
+pub(super) enum ConversationEnd {
     /// The connection is closed.
     Over(End),
-    /// It is to go on otherwise.
+    /// An upgrade takes the connection from HTTP.
     Taken(Box<Taken>),
 }
 
-/// The place that a connection has: among the unsettled until its first request is there.
-pub(super) enum Place {
+/// How admission counts a connection: as unsettled until its first request is there.
+pub(super) enum Admitted {
     Unsettled(Unsettled),
     Permit(Permit),
-    /// While it changes.
+    /// For the moment in which it changes.
     None,
 }
 
@@ -57,8 +57,8 @@ pub(super) async fn converse(
     connection: &Arc<HttpConnection>,
     stream: Stream,
     ahead: Vec<u8>,
-    mut place: Place,
-) -> Outcome {
+    mut admitted: Admitted,
+) -> ConversationEnd {
     let io_wrapper = TokioIo::new(IoWrapper::new(stream, ahead, Arc::clone(connection)));
     let service = Service::new(Arc::clone(connection));
     let mut conn = connection.edge.h1.serve_connection(io_wrapper, service);
@@ -69,7 +69,7 @@ pub(super) async fn converse(
             return Poll::Ready(Step::Told(end));
         }
         let polled = Pin::new(&mut conn).poll(cx);
-        place.settle(connection);
+        admitted.settle(connection);
         match polled {
             Poll::Ready(ended) => Poll::Ready(Step::Over(ended)),
             Poll::Pending if connection.is_parked() && connection.is_flushed() => {
@@ -88,14 +88,14 @@ pub(super) async fn converse(
         Step::Parked => {
             let mut read_ahead = Vec::from(parts.read_buf);
             read_ahead.extend(ahead);
-            match (connection.take_parked(), place) {
-                (Some(request), Place::Permit(permit)) => {
+            match (connection.take_parked(), admitted) {
+                (Some(request), Admitted::Permit(permit)) => {
                     let connection = Arc::clone(connection);
                     let taken = Taken { stream, read_ahead, request, permit, connection };
-                    Outcome::Taken(Box::new(taken))
+                    ConversationEnd::Taken(Box::new(taken))
                 }
                 // A request was heard, so it has a permit.
-                (Some(_) | None, _) => Outcome::Over(End::Broken),
+                (Some(_) | None, _) => ConversationEnd::Over(End::Broken),
             }
         }
         Step::Over(ended) => {
@@ -111,14 +111,14 @@ pub(super) async fn converse(
                 () = close(stream, last, linger, &connection.edge.counters) => {}
                 () = connection.orders.told_to_end() => {}
             }
-            Outcome::Over(end)
+            ConversationEnd::Over(end)
         }
         Step::Told(end) => {
             let is_late = connection.phase() == Phase::Head && connection.is_flushed();
             let (last, linger): (&[u8], _) =
                 if is_late { (REQUEST_TIMEOUT, Some(SHORT)) } else { (b"", None) };
             close(stream, last, linger, &connection.edge.counters).await;
-            Outcome::Over(end)
+            ConversationEnd::Over(end)
         }
     }
 }
@@ -129,14 +129,14 @@ enum Step {
     Parked,
 }
 
-impl Place {
-    /// Gives the place among the unsettled back, once a request is there.
+impl Admitted {
+    /// Gives back the place among the unsettled connections, once a request is there.
     fn settle(&mut self, connection: &HttpConnection) {
-        if let Place::Unsettled(_) = self
+        if let Admitted::Unsettled(_) = self
             && connection.phase() != Phase::First
-            && let Place::Unsettled(unsettled) = std::mem::replace(self, Place::None)
+            && let Admitted::Unsettled(unsettled) = std::mem::replace(self, Admitted::None)
         {
-            *self = Place::Permit(unsettled.permit());
+            *self = Admitted::Permit(unsettled.permit());
         }
     }
 }

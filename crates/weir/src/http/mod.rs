@@ -42,7 +42,7 @@ use api::Api;
 use arrival::Arrival;
 pub(crate) use connection::Caller;
 use connection::HttpConnection;
-use h1::{Outcome, Place};
+use h1::{Admitted, ConversationEnd};
 use registry::Registry;
 pub(crate) use threads::Threads;
 use threads::Turns;
@@ -197,17 +197,17 @@ async fn serve(
     edge.counters.http.enter(dialect);
     let outcome = match dialect {
         Dialect::Http1 => {
-            h1::converse(&connection, stream, ahead, Place::Unsettled(unsettled)).await
+            h1::converse(&connection, stream, ahead, Admitted::Unsettled(unsettled)).await
         }
         Dialect::Http2 => {
             let _permit = unsettled.permit();
-            Outcome::Over(h2::converse(&connection, stream, ahead).await)
+            ConversationEnd::Over(h2::converse(&connection, stream, ahead).await)
         }
     };
     drop(member);
     match outcome {
-        Outcome::Over(end) => edge.counters.http.leave(dialect, end),
-        Outcome::Taken(taken) => {
+        ConversationEnd::Over(end) => edge.counters.http.leave(dialect, end),
+        ConversationEnd::Taken(taken) => {
             edge.counters.http.leave(dialect, End::Moved);
             Box::pin(upgrade::go_on(*taken)).await;
         }

@@ -37,10 +37,10 @@ struct Seen<'a> {
     referer: Option<&'a HeaderValue>,
 }
 
-/// How it was answered.
-pub(super) struct Outcome<'a> {
+/// The part of an answer that the access log shows.
+pub(super) struct LoggedAnswer<'a> {
     pub(super) status: u16,
-    /// Length of the answer's body, as far as it is known.
+    /// The length of the answer's body, as far as it is known.
     pub(super) bytes: u64,
     pub(super) device: Option<&'a str>,
 }
@@ -69,7 +69,7 @@ impl Noted {
         connection: &HttpConnection,
         version: Version,
         ids: &Ids,
-        outcome: &Outcome<'_>,
+        answer: &LoggedAnswer<'_>,
     ) {
         let Noted { began, method, target, host, user_agent, referer } = self;
         let seen = Seen {
@@ -81,7 +81,7 @@ impl Noted {
             user_agent: user_agent.as_ref(),
             referer: referer.as_ref(),
         };
-        seen.record(connection, ids, outcome);
+        seen.record(connection, ids, answer);
     }
 }
 
@@ -104,7 +104,7 @@ pub(super) fn record_at_once(
     began: Instant,
     (method, target, version): (&Method, &str, Version),
     headers: &HeaderMap,
-    (ids, outcome): (&Ids, &Outcome<'_>),
+    (ids, answer): (&Ids, &LoggedAnswer<'_>),
 ) {
     let (mut host, mut user_agent, mut referer) = (None, None, None);
     for (name, value) in headers {
@@ -116,11 +116,11 @@ pub(super) fn record_at_once(
         }
     }
     let seen = Seen { began, method, target, version, host, user_agent, referer };
-    seen.record(connection, ids, outcome);
+    seen.record(connection, ids, answer);
 }
 
 impl Seen<'_> {
-    fn record(&self, connection: &HttpConnection, ids: &Ids, outcome: &Outcome<'_>) {
+    fn record(&self, connection: &HttpConnection, ids: &Ids, answer: &LoggedAnswer<'_>) {
         let Seen { began, method, target, version, host, user_agent, referer } = *self;
         connection.edge.shared.access_log.record(&Entry {
             began,
@@ -129,12 +129,12 @@ impl Seen<'_> {
             method: method.as_str(),
             target,
             version,
-            status: outcome.status,
-            bytes: outcome.bytes,
+            status: answer.status,
+            bytes: answer.bytes,
             host: host.map(HeaderValue::as_bytes),
             user_agent: user_agent.map(HeaderValue::as_bytes),
             referer: referer.map(HeaderValue::as_bytes),
-            device: outcome.device,
+            device: answer.device,
             ids,
         });
     }

@@ -17,7 +17,7 @@ use super::closing::pass_over;
 use super::connection::{HttpConnection, Phase};
 use super::orders::Order;
 use super::piece::Open;
-use super::record::{Asker, Noted, Outcome, record_at_once};
+use super::record::{Asker, LoggedAnswer, Noted, record_at_once};
 use super::upgrade::{Admitting, Path, Relayed, UpgradeRequest, relay};
 use crate::base::host::Host;
 use crate::base::origin::default_port;
@@ -314,9 +314,9 @@ impl Asked {
     /// Has the access log, if there is one, take the line of a request whose head is still there.
     fn record(&self, connection: &HttpConnection, head: &Parts, status: StatusCode, bytes: u64) {
         let Some(began) = self.began else { return };
-        let outcome = Outcome { status: status.as_u16(), bytes, device: None };
+        let logged = LoggedAnswer { status: status.as_u16(), bytes, device: None };
         let asked = (&head.method, head.uri.path(), head.version);
-        record_at_once(connection, began, asked, &head.headers, (&self.ids, &outcome));
+        record_at_once(connection, began, asked, &head.headers, (&self.ids, &logged));
     }
 
     /// The same of one whose head has gone, and its answer as it leaves.
@@ -330,7 +330,12 @@ impl Asked {
             let asker = answer.extensions().get::<Asker>();
             let device = asker.map(|asker| &*asker.0);
             let (status, bytes) = (answer.status().as_u16(), length(&answer));
-            noted.record(connection, self.version, &self.ids, &Outcome { status, bytes, device });
+            noted.record(
+                connection,
+                self.version,
+                &self.ids,
+                &LoggedAnswer { status, bytes, device },
+            );
         }
         self.counted(connection, answer)
     }
@@ -367,8 +372,9 @@ impl Asked {
         let status = StatusCode::from_u16(upgrade.status()).unwrap_or_default();
         connection.edge.counters.http.count_request(Dialect::Http1, status);
         if let Some(noted) = noted {
-            let outcome = Outcome { status: upgrade.status(), bytes: 0, device: upgrade.device() };
-            noted.record(connection, head.version, &self.ids, &outcome);
+            let logged =
+                LoggedAnswer { status: upgrade.status(), bytes: 0, device: upgrade.device() };
+            noted.record(connection, head.version, &self.ids, &logged);
         }
         head.extensions.insert(upgrade);
         connection.park(Request::from_parts(head, ()));

@@ -54,7 +54,7 @@ impl Rig {
     }
 
     /// A peer, and the conversation with it.
-    async fn converse(&self) -> (TcpStream, JoinHandle<Outcome>) {
+    async fn converse(&self) -> (TcpStream, JoinHandle<ConversationEnd>) {
         let (peer, conversation, _guest) = self.converse_over(false).await;
         (peer, conversation)
     }
@@ -63,7 +63,7 @@ impl Rig {
     async fn converse_over(
         &self,
         narrow: bool,
-    ) -> (TcpStream, JoinHandle<Outcome>, Arc<HttpConnection>) {
+    ) -> (TcpStream, JoinHandle<ConversationEnd>, Arc<HttpConnection>) {
         let peer = TcpSocket::new_v4().unwrap();
         if narrow {
             peer.set_recv_buffer_size(1).unwrap();
@@ -85,7 +85,7 @@ impl Rig {
                 &connection,
                 Stream::plain(socket),
                 Vec::new(),
-                Place::Unsettled(unsettled),
+                Admitted::Unsettled(unsettled),
             )
             .await
         });
@@ -93,10 +93,10 @@ impl Rig {
     }
 }
 
-async fn taken(conversation: JoinHandle<Outcome>) -> Box<Taken> {
+async fn taken(conversation: JoinHandle<ConversationEnd>) -> Box<Taken> {
     match timeout(PATIENCE, conversation).await.expect("it ends in time").unwrap() {
-        Outcome::Taken(taken) => taken,
-        Outcome::Over(end) => panic!("it is over: {end:?}"),
+        ConversationEnd::Taken(taken) => taken,
+        ConversationEnd::Over(end) => panic!("it is over: {end:?}"),
     }
 }
 
@@ -229,8 +229,8 @@ async fn who_goes_away_is_not_kept() {
     drop(peer);
     // Before it was taken, or behind: then the stream ends.
     match timeout(PATIENCE, conversation).await.unwrap().unwrap() {
-        Outcome::Over(end) => assert_eq!(end, End::Peer),
-        Outcome::Taken(mut taken) => {
+        ConversationEnd::Over(end) => assert_eq!(end, End::Peer),
+        ConversationEnd::Taken(mut taken) => {
             assert_eq!(taken.stream.read(&mut [0; 8]).await.unwrap(), 0);
         }
     }
@@ -249,7 +249,7 @@ async fn a_body_is_not_taken() {
     let mut heard = String::new();
     peer.read_to_string(&mut heard).await.unwrap();
     assert!(heard.starts_with("HTTP/1.1 400 "), "{heard}");
-    assert!(matches!(conversation.await.unwrap(), Outcome::Over(_)));
+    assert!(matches!(conversation.await.unwrap(), ConversationEnd::Over(_)));
     rig.gateway.shutdown().await;
 }
 

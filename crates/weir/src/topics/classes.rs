@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use weir_engine::{Priority, SlowPolicy, TopicMessage};
 
-use super::{Place, RouteError};
+use super::{MessagePosition, RouteError};
 use crate::base::config::{Actor, Config, TopicClass};
 use crate::base::pattern::Pattern;
 use crate::limits::bucket::Rate;
@@ -141,10 +141,9 @@ impl Class {
         (!self.is_default).then(|| self.pattern.as_str())
     }
 
-    /// The class's properties and the place of one message, for the shards. `key` is the range of
-    /// its key in the frame.
-    pub(crate) fn topic_message(&self, place: Place, key: Range<u32>) -> TopicMessage {
-        let Place { epoch, offset } = place;
+    /// What the shards must know of a single message; `key` says where its key stands in the frame.
+    pub(crate) fn topic_message(&self, position: MessagePosition, key: Range<u32>) -> TopicMessage {
+        let MessagePosition { epoch, offset } = position;
         TopicMessage {
             priority: self.priority,
             slow: self.slow,

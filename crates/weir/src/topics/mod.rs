@@ -125,9 +125,9 @@ pub(crate) enum Destination {
     Class(Arc<Class>),
 }
 
-/// The place of a message in its topic.
+/// The position of a message in its topic.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct MessagePosition {
     pub(crate) epoch: u64,
     pub(crate) offset: u64,
 }
@@ -208,7 +208,7 @@ impl Router {
         name: &str,
         mut destination: Destination,
         offer: Offer<'_>,
-        message: impl FnOnce(&Class, Place) -> Option<Arc<Message>>,
+        message: impl FnOnce(&Class, MessagePosition) -> Option<Arc<Message>>,
     ) -> Result<Option<Routed>, RouteError> {
         loop {
             let topic = match destination {
@@ -263,7 +263,7 @@ impl Router {
         topic: &Arc<Topic>,
         state: &mut State,
         offer: Offer<'_>,
-        message: impl FnOnce(&Class, Place) -> Option<Arc<Message>>,
+        message: impl FnOnce(&Class, MessagePosition) -> Option<Arc<Message>>,
     ) -> Result<Routed, RouteError> {
         topic.class.check_length(offer.frame_bytes)?;
         let bucket = state.drawn_bucket(&topic.class, offer.accepted_at)?;
@@ -502,9 +502,9 @@ impl Topic {
         lock(&self.state)
     }
 
-    /// The place of the next message.
-    fn next(&self, state: &State) -> Place {
-        Place { epoch: self.epoch, offset: state.offset + 1 }
+    /// The position of the next message.
+    fn next(&self, state: &State) -> MessagePosition {
+        MessagePosition { epoch: self.epoch, offset: state.offset + 1 }
     }
 
     fn info(&self) -> TopicInfo {

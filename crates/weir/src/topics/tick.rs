@@ -17,7 +17,7 @@ use weir_engine::{Command, Message, Nanos, SlowPolicy, TopicMessage};
 use weir_wire::hot;
 
 use super::classes::TickRule;
-use super::{Class, Offer, Place, RouteError, Router, State, Topic, lock};
+use super::{Class, MessagePosition, Offer, RouteError, Router, State, Topic, lock};
 use crate::base::mailboxes::Publisher;
 
 /// The messages of a topic's running tick.
@@ -233,9 +233,9 @@ impl Router {
         topic: &Arc<Topic>,
         state: &mut State,
         (rule, offer): (&TickRule, Offer<'_>),
-        message: impl FnOnce(&Class, Place) -> Option<Arc<Message>>,
+        message: impl FnOnce(&Class, MessagePosition) -> Option<Arc<Message>>,
     ) -> Result<(), RouteError> {
-        let place = topic.next(state);
+        let position = topic.next(state);
         let extra = state.extra.as_mut().expect("a topic with a tick has an extra part");
         let ticker = &self.tickers[rule.ticker];
         let tick = &mut extra.tick;
@@ -244,7 +244,7 @@ impl Router {
             let after = ticker.rest(offer.accepted_at);
             return Err(RouteError::TickFull { limit: rule.bytes_max, after });
         }
-        let message = message(&topic.class, place).ok_or(RouteError::Budget)?;
+        let message = message(&topic.class, position).ok_or(RouteError::Budget)?;
         if tick.gather(rule, message, &self.hasher) {
             self.counters.count_tick_conflated();
         }

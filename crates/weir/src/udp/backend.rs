@@ -15,8 +15,9 @@ use crate::core::rights::{Caller, CallerDevice};
 use crate::limits::rates::Sender;
 use crate::provisioning::activation::{Activated, ActivationError, RequestOrigin};
 
-/// The answer of the front.
-pub(crate) type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Refused>> + Send + 'a>>;
+/// What the front answers.
+pub(crate) type Answer<'a, T> =
+    Pin<Box<dyn Future<Output = Result<T, DatagramRefusal>> + Send + 'a>>;
 
 /// The part of the front that datagrams need.
 ///
@@ -50,10 +51,10 @@ pub(crate) struct Validity {
     pub(crate) ends_in: Option<Duration>,
 }
 
-/// A refusal.
+/// Why a request by datagram was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Refused {
-    /// The code for programs; docs/udp.md lists all codes.
+pub(crate) struct DatagramRefusal {
+    /// The word for programs; docs/udp.md lists them.
     pub(crate) code: &'static str,
     /// The field at fault, or an empty text.
     pub(crate) field: &'static str,
@@ -63,23 +64,23 @@ pub(crate) struct Refused {
     pub(crate) retry_after: Option<Duration>,
 }
 
-impl Refused {
-    /// The code for wrong credentials.
+impl DatagramRefusal {
+    /// The word for wrong credentials.
     pub(crate) const UNAUTHORIZED: &str = "unauthorized";
 
-    /// The token is not valid.
-    pub(crate) fn unauthorized() -> Refused {
-        Refused {
-            code: Refused::UNAUTHORIZED,
+    /// The token is nobody's.
+    pub(crate) fn unauthorized() -> DatagramRefusal {
+        DatagramRefusal {
+            code: DatagramRefusal::UNAUTHORIZED,
             field: "pt",
             message: "no valid token".to_owned(),
             retry_after: None,
         }
     }
 
-    /// The store, or the program that keeps tokens, does not answer.
-    fn store_unavailable(after: Duration) -> Refused {
-        Refused {
+    /// What keeps devices and tokens does not answer.
+    fn store_unavailable(after: Duration) -> DatagramRefusal {
+        DatagramRefusal {
             code: "store_unavailable",
             field: "",
             message: "the store of devices and tokens does not answer".to_owned(),
@@ -87,9 +88,9 @@ impl Refused {
         }
     }
 
-    /// Too many requests wait.
-    pub(crate) fn busy(message: &str) -> Refused {
-        Refused {
+    /// More wait than may.
+    pub(crate) fn busy(message: &str) -> DatagramRefusal {
+        DatagramRefusal {
             code: ErrorCode::Busy.name(),
             field: "",
             message: message.to_owned(),
@@ -108,11 +109,10 @@ impl Front {
         Front { handle }
     }
 
-    /// The caller that a token identifies. Every datagram needs a token: its source proves nothing,
-    /// even on loopback.
-    async fn requester(&self, token: &str, source: IpAddr) -> Result<Requester, Refused> {
+    /// Whose a token is. Nobody comes without one: a datagram's source proves nothing, on loopback neither.
+    async fn requester(&self, token: &str, source: IpAddr) -> Result<Requester, DatagramRefusal> {
         if token.is_empty() {
-            return Err(Refused::unauthorized());
+            return Err(DatagramRefusal::unauthorized());
         }
         let shared = self.handle.shared();
         let origin = TokenOrigin::Datagram(source);
@@ -121,9 +121,9 @@ impl Front {
             Err(no_bearer) => Err(no_bearer),
         };
         identified.map_err(|no_bearer| match no_bearer {
-            NoBearer::Unknown => Refused::unauthorized(),
-            NoBearer::Unavailable => Refused::store_unavailable(RETRY_AFTER),
-            NoBearer::Limited(after) => Refused {
+            NoBearer::Unknown => DatagramRefusal::unauthorized(),
+            NoBearer::Unavailable => DatagramRefusal::store_unavailable(RETRY_AFTER),
+            NoBearer::Limited(after) => DatagramRefusal {
                 code: ErrorCode::RateLimited.name(),
                 field: "pt",
                 message: "too many invalid signed tokens (auth.failures_per_source_per_second, \
@@ -139,7 +139,7 @@ impl Front {
         requester: &Requester,
         publish: &v1::Publish,
         source: IpAddr,
-    ) -> Result<Option<Accepted>, Refused> {
+    ) -> Result<Option<Accepted>, DatagramRefusal> {
         let shared = self.handle.shared();
         let publication = Publication {
             target: Target::Topic(&publish.topic),
@@ -173,7 +173,7 @@ impl Backend for Front {
                         ends.map(|ends| Duration::from_millis(ends.saturating_sub(unix_millis())));
                     Ok(Some(Validity { ends_in }))
                 }
-                Err(refused) if refused.code == Refused::UNAUTHORIZED => Ok(None),
+                Err(refused) if refused.code == DatagramRefusal::UNAUTHORIZED => Ok(None),
                 Err(refused) => Err(refused),
             }
         })
@@ -187,7 +187,7 @@ impl Backend for Front {
     ) -> Answer<'a, Activated> {
         Box::pin(async move {
             let Some(activator) = &self.handle.shared().activator else {
-                return Err(Refused {
+                return Err(DatagramRefusal {
                     code: ErrorCode::NotSupported.name(),
                     field: "",
                     message: "this gateway activates no devices (store.kind, activation.enabled)"
@@ -196,7 +196,7 @@ impl Backend for Front {
                 });
             };
             let activated = activator.activate(RequestOrigin::Datagram(source), serial, key).await;
-            activated.map_err(Refused::from)
+            activated.map_err(DatagramRefusal::from)
         })
     }
 
@@ -213,7 +213,7 @@ impl Backend for Front {
     }
 }
 
-impl From<ActivationError> for Refused {
+impl From<ActivationError> for DatagramRefusal {
     fn from(error: ActivationError) -> Self {
         match error {
             ActivationError::Field { field, detail } => Self {
@@ -223,7 +223,7 @@ impl From<ActivationError> for Refused {
                 retry_after: None,
             },
             ActivationError::Unauthorized => Self {
-                code: Refused::UNAUTHORIZED,
+                code: DatagramRefusal::UNAUTHORIZED,
                 field: "",
                 message: "serial number and key do not match".to_owned(),
                 retry_after: None,
@@ -241,7 +241,7 @@ impl From<ActivationError> for Refused {
     }
 }
 
-fn refused(refusal: Refusal, retry_after: Option<Duration>) -> Refused {
+fn refused(refusal: Refusal, retry_after: Option<Duration>) -> DatagramRefusal {
     let field = match refusal.code {
         ErrorCode::TopicName | ErrorCode::TooManyTopics => "publish.topic",
         ErrorCode::TooLarge | ErrorCode::InvalidField | ErrorCode::NotPermitted => "publish",
@@ -251,7 +251,7 @@ fn refused(refusal: Refusal, retry_after: Option<Duration>) -> Refused {
         | ErrorCode::Busy
         | ErrorCode::RateLimited => "",
     };
-    Refused { code: refusal.code.name(), field, message: refusal.message, retry_after }
+    DatagramRefusal { code: refusal.code.name(), field, message: refusal.message, retry_after }
 }
 
 /// A full queue usually has room again a moment later.

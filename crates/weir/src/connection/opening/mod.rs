@@ -134,8 +134,8 @@ impl From<NotSecured> for NotGreeted {
     }
 }
 
-/// The connection, its place, and the reason of the refusal.
-type Refused = (Stream, Unsettled, CloseReason);
+/// A connection that was refused, its place, and the reason.
+type RefusedOpening = (Stream, Unsettled, CloseReason);
 
 /// Reads the PROXY header and makes the TLS handshake, where the listener has them, and reads
 /// `Hello`.
@@ -256,7 +256,7 @@ async fn settle(
     stream: Stream,
     greeting: Greeting,
     unsettled: Unsettled,
-) -> Result<(), Refused> {
+) -> Result<(), RefusedOpening> {
     let Greeting { mut hello, mut charge, read_ahead, format, positions, .. } = greeting;
     let Greeting { shown, deadline, identity, .. } = greeting;
     let (heartbeat, topics) = (

@@ -12,7 +12,7 @@ use crate::core::handle::Refusal;
 use crate::core::publish::NotPublished;
 use crate::core::rights::{self, CallerDevice};
 use crate::http::Caller;
-use crate::http::web::problem::{Kind, Place, Problem};
+use crate::http::web::problem::{Kind, MessagePlace, Problem};
 use crate::http::web::publish;
 use crate::http::web::reply::Reply;
 use crate::limits::rates::Sender;
@@ -48,7 +48,7 @@ impl Api {
 }
 
 /// What a request is told.
-fn refused(error: NotPublished, target: Target<'_>, place: Place<'_>) -> Problem {
+fn refused(error: NotPublished, target: Target<'_>, place: MessagePlace<'_>) -> Problem {
     match error {
         NotPublished::SenderRate { after, .. } => {
             let Refusal { message, .. } = Refusal::from(error);
@@ -71,7 +71,7 @@ fn refused(error: NotPublished, target: Target<'_>, place: Place<'_>) -> Problem
 }
 
 /// The embedding program's refusal, as a request is told.
-fn refused_by_program(refusal: Refusal, place: Place<'_>) -> Problem {
+fn refused_by_program(refusal: Refusal, place: MessagePlace<'_>) -> Problem {
     let Refusal { code, message } = refusal;
     match code {
         ErrorCode::TopicName => Problem::field(format!("{}topic", place.object), message),

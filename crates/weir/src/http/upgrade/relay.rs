@@ -35,7 +35,7 @@ use crate::tls::stream::Stream;
 /// Cost: two descriptors and what the kernel keeps for them, beside the stream's own.
 pub(crate) struct Relayed {
     from: Arc<UnixStream>,
-    charge: Arc<Charge>,
+    charge: Arc<RelayCharge>,
     /// The pieces that have not left. A pause does not reset the stream: the shard decides when its reader is too slow.
     leaving: Arc<Leaving>,
     _descriptor: Descriptor,
@@ -54,16 +54,16 @@ pub(crate) fn take_watch() -> Option<Watch> {
     BEGUN.take()
 }
 
-/// What is on its way between the pair and the client: a piece, and what the stream keeps for its window.
-struct Charge(Arc<Budget>);
+/// The bytes that a relay holds of the byte budget: one piece, and the bytes that wait for the stream's window.
+struct RelayCharge(Arc<Budget>);
 
-impl Charge {
-    fn take(budget: &Arc<Budget>) -> Option<Charge> {
-        budget.take(Share::Http, 2 * PIECE_BYTES).then(|| Charge(Arc::clone(budget)))
+impl RelayCharge {
+    fn take(budget: &Arc<Budget>) -> Option<RelayCharge> {
+        budget.take(Share::Http, 2 * PIECE_BYTES).then(|| RelayCharge(Arc::clone(budget)))
     }
 }
 
-impl Drop for Charge {
+impl Drop for RelayCharge {
     fn drop(&mut self) {
         self.0.give(Share::Http, 2 * PIECE_BYTES);
     }
@@ -76,7 +76,7 @@ pub(crate) async fn relay(
 ) -> Result<http::Response<Relayed>, Problem> {
     let shared = &connection.edge.shared;
     let busy = |detail: &str| Problem::retry(Kind::Busy, RETRY_AFTER, detail);
-    let charge = Charge::take(shared.engine().budget()).ok_or_else(|| {
+    let charge = RelayCharge::take(shared.engine().budget()).ok_or_else(|| {
         Problem::retry(Kind::BudgetExhausted, RETRY_AFTER, "the byte budget is used up")
     })?;
     let (from, to) = pair().map_err(|_| busy("there are no descriptors left"))?;

@@ -70,9 +70,9 @@ pub(crate) enum Kind {
     NotReady,
 }
 
-/// Where a message stands in a body, for what is said of it.
+/// The place of a message in a request body, for the member `field` of a problem.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place<'a> {
+pub(crate) struct MessagePlace<'a> {
     /// The path of its object, with what joins a member to it.
     pub(crate) object: &'a str,
     /// The member that holds its content.
@@ -258,7 +258,7 @@ impl Problem {
     }
 
     /// A message was refused that stood at this place.
-    pub(crate) fn publish(error: PublishError, place: Place<'_>) -> Self {
+    pub(crate) fn publish(error: PublishError, place: MessagePlace<'_>) -> Self {
         let detail = error.to_string();
         match error {
             PublishError::TopicName(
@@ -391,7 +391,7 @@ mod tests {
     fn a_full_mailbox_says_when_to_come_back() {
         let error = PublishError::Busy(Duration::from_millis(1200));
         let response =
-            Problem::publish(error, Place { object: "", content: "text" }).into_response();
+            Problem::publish(error, MessagePlace { object: "", content: "text" }).into_response();
         assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(response.headers()[RETRY_AFTER], "2");
     }

@@ -13,7 +13,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
 use super::json::{Object, Text, parse};
-use super::problem::{Document, Place, Problem};
+use super::problem::{Document, MessagePlace, Problem};
 use super::reply::{self, Reply};
 use crate::core::publish::{check_content_type, check_key};
 use crate::{Accepted, Payload, Publication, Target};
@@ -139,13 +139,14 @@ pub(crate) struct Published {
 /// What became of many, each at its own place.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Results<'a> {
-    results: Vec<Outcome<'a>>,
+    results: Vec<MessageOutcome<'a>>,
 }
 
-/// What became of one of many.
+/// The outcome of one message of many.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(untagged)]
-pub(crate) enum Outcome<'a> {
+#[schema(as = Outcome)]
+pub(crate) enum MessageOutcome<'a> {
     Published(Published),
     Refused { error: Document<'a> },
 }
@@ -159,7 +160,7 @@ pub(crate) enum Outcome<'a> {
 pub(crate) async fn publish(
     body: &[u8],
     reserve: impl FnOnce(usize) -> Result<(), Problem>,
-    publish: impl Fn(&Publication<'_>, Place<'_>) -> Result<Option<Accepted>, Problem>,
+    publish: impl Fn(&Publication<'_>, MessagePlace<'_>) -> Result<Option<Accepted>, Problem>,
 ) -> Result<Reply, Problem> {
     let messages = match parse::<Form<'_>>(body)? {
         Form::One(message) => {
@@ -177,8 +178,8 @@ pub(crate) async fn publish(
         outcomes.push(message.publish(&format!("messages[{index}]."), &publish));
     }
     let results = outcomes.iter().map(|outcome| match outcome {
-        Ok(accepted) => Outcome::Published(Published::from(*accepted)),
-        Err(problem) => Outcome::Refused { error: problem.document() },
+        Ok(accepted) => MessageOutcome::Published(Published::from(*accepted)),
+        Err(problem) => MessageOutcome::Refused { error: problem.document() },
     });
     Ok(reply::json(StatusCode::OK, &Results { results: results.collect() }))
 }
@@ -196,7 +197,7 @@ impl Message<'_> {
     fn publish(
         &self,
         object: &str,
-        publish: impl Fn(&Publication<'_>, Place<'_>) -> Result<Option<Accepted>, Problem>,
+        publish: impl Fn(&Publication<'_>, MessagePlace<'_>) -> Result<Option<Accepted>, Problem>,
     ) -> Result<Option<Accepted>, Problem> {
         let refuse = |(field, detail): Refusal| Problem::field(format!("{object}{field}"), detail);
         let target = self.target().map_err(refuse)?;
@@ -212,7 +213,7 @@ impl Message<'_> {
             ttl: self.ttl().map_err(refuse)?,
             sender: None,
         };
-        publish(&publication, Place { object, content: field })
+        publish(&publication, MessagePlace { object, content: field })
     }
 
     fn target(&self) -> Result<Target<'_>, Refusal> {

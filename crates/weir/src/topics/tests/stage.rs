@@ -7,17 +7,17 @@ pub(super) struct Shard {
     pub(super) index: usize,
     pub(super) mailbox: Detached<OwnedFd>,
     /// Per membership: the epoch and the offset after which everything is due.
-    pub(super) members: BTreeMap<(ConnId, TopicId), Place>,
+    pub(super) members: BTreeMap<(ConnId, TopicId), EpochOffset>,
     pub(super) names: BTreeMap<TopicId, String>,
     /// Per resume: its number, its topic's name, and the position that it has come to.
-    pub(super) resumes: BTreeMap<(ConnId, TopicId), (u32, String, Place)>,
+    pub(super) resumes: BTreeMap<(ConnId, TopicId), (u32, String, EpochOffset)>,
     pub(super) closed: BTreeSet<ConnId>,
     pub(super) delivered: usize,
     pub(super) told: Arc<Told>,
 }
 
 /// Epoch and offset.
-pub(super) type Place = (u64, u64);
+pub(super) type EpochOffset = (u64, u64);
 
 /// A part that is asked for: number of the resume, and behind which offset.
 pub(super) type Asked = (ConnId, TopicId, (u32, u64));
@@ -78,7 +78,7 @@ pub(super) fn message(
     budget: &Arc<Budget>,
     (name, key): (&str, &str),
     class: &Class,
-    place: crate::topics::Place,
+    position: crate::topics::MessagePosition,
 ) -> Option<Arc<Message>> {
     let push = hot::Push {
         topic: name,
@@ -86,13 +86,13 @@ pub(super) fn message(
         content_type: "",
         key,
         message_id: 1,
-        offset: place.offset,
+        offset: position.offset,
         sender: 0,
     };
     let mut frame = Vec::new();
     let key = push.encode_frame(&mut frame);
     let key = u32::try_from(key.start).unwrap()..u32::try_from(key.end).unwrap();
-    Message::of_topic(budget, frame, Nanos(0), None, class.topic_message(place, key))
+    Message::of_topic(budget, frame, Nanos(0), None, class.topic_message(position, key))
 }
 
 pub(super) const OFFER: Offer<'_> =
@@ -113,8 +113,8 @@ pub(super) fn publish_key(
     key: &str,
 ) -> Result<Option<Routed>, RouteError> {
     let offer = Offer { key, ..OFFER };
-    router.publish(name, router.destination(name), offer, |class, place| {
-        message(budget, (name, key), class, place)
+    router.publish(name, router.destination(name), offer, |class, position| {
+        message(budget, (name, key), class, position)
     })
 }
 

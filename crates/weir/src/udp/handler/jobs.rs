@@ -11,15 +11,15 @@ use weir_wire::v1;
 use super::Reply;
 use crate::base::model::Accepted;
 use crate::provisioning::activation::Activated;
-use crate::udp::backend::{Backend, Refused, Validity};
+use crate::udp::backend::{Backend, DatagramRefusal, Validity};
 use crate::udp::duplicates::Key;
 
 /// Finished jobs.
 ///
 /// Limits: at most the number of jobs that the thread has started.
 pub(super) struct Jobs {
-    done: Mutex<Vec<(Done, Outcome)>>,
-    /// Whether the waker was used since the last `take`.
+    done: Mutex<Vec<(Done, JobOutcome)>>,
+    /// Whether the waker was used since the last look.
     is_woken: AtomicBool,
     waker: Waker,
 }
@@ -37,12 +37,12 @@ pub(super) enum What {
     Publish { token: String, publish: v1::Publish },
 }
 
-/// The answer of the front.
-pub(super) enum Outcome {
+/// The answer of the front to a job.
+pub(super) enum JobOutcome {
     Checked(Option<Validity>),
     Activated(Activated),
     Published(Option<Accepted>),
-    Refused(Refused),
+    Refused(DatagramRefusal),
 }
 
 /// A job of the front. If it is dropped without an outcome, the job was not done.
@@ -56,16 +56,16 @@ impl Jobs {
         Arc::new(Jobs { done: Mutex::default(), is_woken: AtomicBool::new(false), waker })
     }
 
-    /// Takes the finished jobs.
-    pub(super) fn take(&self) -> Vec<(Done, Outcome)> {
-        // Reset before the look: a job that finishes later wakes the thread again.
+    /// Takes what is done.
+    pub(super) fn take(&self) -> Vec<(Done, JobOutcome)> {
+        // Before the look: what is put behind it wakes again.
         if !self.is_woken.swap(false, Ordering::AcqRel) {
             return Vec::new();
         }
         mem::take(&mut *self.done.lock().expect("no panic happens under this lock"))
     }
 
-    fn put(&self, done: Done, outcome: Outcome) {
+    fn put(&self, done: Done, outcome: JobOutcome) {
         self.done.lock().expect("no panic happens under this lock").push((done, outcome));
         if !self.is_woken.swap(true, Ordering::AcqRel) {
             (self.waker)();
@@ -85,17 +85,17 @@ impl Done {
 }
 
 impl What {
-    pub(super) async fn ask(&self, backend: &dyn Backend, source: IpAddr) -> Outcome {
+    pub(super) async fn ask(&self, backend: &dyn Backend, source: IpAddr) -> JobOutcome {
         let outcome = match self {
-            What::Check { token } => backend.check(token, source).await.map(Outcome::Checked),
+            What::Check { token } => backend.check(token, source).await.map(JobOutcome::Checked),
             What::Activate { serial, key } => {
-                backend.activate(serial, key, source).await.map(Outcome::Activated)
+                backend.activate(serial, key, source).await.map(JobOutcome::Activated)
             }
             What::Publish { token, publish } => {
-                backend.publish(token, publish, source).await.map(Outcome::Published)
+                backend.publish(token, publish, source).await.map(JobOutcome::Published)
             }
         };
-        outcome.unwrap_or_else(Outcome::Refused)
+        outcome.unwrap_or_else(JobOutcome::Refused)
     }
 }
 
@@ -104,7 +104,7 @@ impl Ticket {
         Ticket { jobs, done: Some(done) }
     }
 
-    pub(super) fn finish(mut self, outcome: Outcome) {
+    pub(super) fn finish(mut self, outcome: JobOutcome) {
         if let Some(done) = self.done.take() {
             self.jobs.put(done, outcome);
         }
@@ -114,8 +114,8 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         if let Some(done) = self.done.take() {
-            let refused = Refused::busy("the server could not answer in time");
-            self.jobs.put(done, Outcome::Refused(refused));
+            let refused = DatagramRefusal::busy("the server did not manage to answer");
+            self.jobs.put(done, JobOutcome::Refused(refused));
         }
     }
 }

@@ -15,7 +15,7 @@ use weir_engine::{Nanos, Waker};
 use weir_wire::datagram::{self, Answer, Datagram, Form, Id, Malformed, NoRequest, Request};
 use weir_wire::v1;
 
-use super::backend::{Backend, Refused, Validity};
+use super::backend::{Backend, DatagramRefusal, Validity};
 use super::duplicates::{Before, Duplicates, Key};
 use super::own::OwnAddrs;
 use super::tokens::{Known, Tokens};
@@ -24,7 +24,7 @@ use crate::limits::rates::Rates;
 use crate::limits::sources::Source;
 use crate::observe::counters::Counters;
 use crate::observe::counters::udp::{Count, Tally};
-use jobs::{Done, Jobs, Outcome, Ticket, What};
+use jobs::{Done, JobOutcome, Jobs, Ticket, What};
 
 /// The values that all UDP threads share.
 pub(super) struct Shared {
@@ -181,7 +181,7 @@ impl Handler {
                     self.look_up(&token, reply.peer.ip());
                 }
             }
-            Known::Invalid => self.refuse(&reply, &Refused::unauthorized(), outbox),
+            Known::Invalid => self.refuse(&reply, &DatagramRefusal::unauthorized(), outbox),
             Known::Nothing => {
                 if !self.has_room() || !self.look_up(&token, reply.peer.ip()) {
                     self.refuse_for_queue(&reply, outbox);
@@ -260,17 +260,23 @@ impl Handler {
         }
     }
 
-    fn handle_checked(&mut self, token: &str, outcome: Outcome, outbox: &mut Outbox, now: Nanos) {
+    fn handle_checked(
+        &mut self,
+        token: &str,
+        outcome: JobOutcome,
+        outbox: &mut Outbox,
+        now: Nanos,
+    ) {
         let waiters = self.checks.remove(token).unwrap_or_default();
         self.leave(waiters.len());
         let refused = match outcome {
-            Outcome::Checked(validity) => {
+            JobOutcome::Checked(validity) => {
                 let ends_in = validity.and_then(|Validity { ends_in }| ends_in);
                 self.tokens.put(token.as_bytes(), validity.is_some(), ends_in, now);
-                if validity.is_some() { None } else { Some(Refused::unauthorized()) }
+                if validity.is_some() { None } else { Some(DatagramRefusal::unauthorized()) }
             }
-            Outcome::Refused(refused) => Some(refused),
-            Outcome::Activated(_) | Outcome::Published(_) => None,
+            JobOutcome::Refused(refused) => Some(refused),
+            JobOutcome::Activated(_) | JobOutcome::Published(_) => None,
         };
         for Waiter { reply, count } in waiters {
             match &refused {
@@ -287,19 +293,19 @@ impl Handler {
         &mut self,
         like: Key,
         reply: &Reply<'_>,
-        outcome: Outcome,
+        outcome: JobOutcome,
         outbox: &mut Outbox,
         now: Nanos,
     ) {
         let published;
         let (answer, is_done) = match &outcome {
-            Outcome::Activated(activated) => {
+            JobOutcome::Activated(activated) => {
                 self.count(Count::Activations, 1);
                 let (token, gateways) = (activated.token.as_str(), &*activated.gateways);
                 let expires_at_ms = activated.expires_at;
                 (Answer::Activated { token, expires_at_ms, gateways }, true)
             }
-            Outcome::Published(accepted) => {
+            JobOutcome::Published(accepted) => {
                 self.count(Count::Publishes, 1);
                 published = v1::Published {
                     request: 0,
@@ -309,11 +315,11 @@ impl Handler {
                 };
                 (Answer::Published(&published), true)
             }
-            Outcome::Refused(refused) => {
+            JobOutcome::Refused(refused) => {
                 self.count_refused(refused);
                 (Answer::Refused(wire(refused)), false)
             }
-            Outcome::Checked(_) => {
+            JobOutcome::Checked(_) => {
                 self.duplicates.end(like, None, now);
                 return;
             }
@@ -336,19 +342,19 @@ impl Handler {
         }
     }
 
-    fn refuse(&mut self, reply: &Reply<'_>, refused: &Refused, outbox: &mut Outbox) {
+    fn refuse(&mut self, reply: &Reply<'_>, refused: &DatagramRefusal, outbox: &mut Outbox) {
         self.count_refused(refused);
         self.answer(reply, &Answer::Refused(wire(refused)), outbox);
     }
 
     fn refuse_for_queue(&mut self, reply: &Reply<'_>, outbox: &mut Outbox) {
         self.count(Count::RefusedQueue, 1);
-        let refused = Refused::busy("too many requests wait (udp.queue_max)");
+        let refused = DatagramRefusal::busy("too many requests wait (udp.queue_max)");
         self.answer(reply, &Answer::Refused(wire(&refused)), outbox);
     }
 
-    fn count_refused(&mut self, refused: &Refused) {
-        let is_credentials = refused.code == Refused::UNAUTHORIZED;
+    fn count_refused(&mut self, refused: &DatagramRefusal) {
+        let is_credentials = refused.code == DatagramRefusal::UNAUTHORIZED;
         let cause = if is_credentials { Count::RefusedCredentials } else { Count::RefusedOther };
         self.count(cause, 1);
     }
@@ -382,7 +388,7 @@ impl Reply<'_> {
     }
 }
 
-fn wire(refused: &Refused) -> datagram::Refused<'_> {
+fn wire(refused: &DatagramRefusal) -> datagram::Refused<'_> {
     let after = refused.retry_after.map_or(0, |after| after.as_millis().max(1));
     datagram::Refused {
         code: refused.code,

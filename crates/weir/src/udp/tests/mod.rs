@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 use weir_store::{Secrets, Serial};
 use weir_wire::v1;
 
-use super::backend::{Answer, Refused, Validity};
+use super::backend::{Answer, DatagramRefusal, Validity};
 use super::*;
 use crate::base::config::UdpConfig;
 use crate::base::model::Accepted;
@@ -65,10 +65,10 @@ impl Backend for Fake {
         Box::pin(async move {
             let before = self.enter(&self.activations).await;
             if key == "wrong" {
-                return Err(Refused::unauthorized());
+                return Err(DatagramRefusal::unauthorized());
             }
             if serial == "later" && before == 0 {
-                return Err(Refused::busy("the store is not to be had"));
+                return Err(DatagramRefusal::busy("the store is not to be had"));
             }
             let (token, _) = Secrets::new(&[1; 32]).new_token().unwrap();
             self.tokens.lock().unwrap().push(token.as_str().to_owned());
