@@ -179,8 +179,7 @@ impl Sink for BaselineSink<'_> {
 /// possible.
 pub(crate) fn frame_of(topic: &str, text: &str, bytes: Option<u64>) -> Vec<u8> {
     let payload = Payload::Text(text);
-    let mut push =
-        Push { topic, payload, content_type: "", key: "", message_id: 1, offset: 0, sender: 0 };
+    let mut push = Push { topic, payload, message_id: 1, ..Push::default() };
     let wanted = bytes.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(0);
     let lacking = wanted.saturating_sub(push.frame_bytes());
     let padding = "x".repeat(lacking.saturating_sub(2));

@@ -182,11 +182,11 @@ fn coming_back() -> [Vec<u8>; 2] {
         let push = Push {
             topic: "news",
             payload: Payload::Text(text),
-            content_type: "",
             key,
             message_id: 0x5d0c_7a9e_0000_0000 + id,
             offset,
             sender,
+            ..Push::default()
         };
         let mut frame = Vec::new();
         push.encode_frame(&mut frame);

@@ -125,11 +125,9 @@ mod tests {
         let push = Push {
             topic: "t",
             payload: Payload::Text("a\nb \"c\""),
-            content_type: "",
-            key: "",
             message_id: 1,
             offset: 5,
-            sender: 0,
+            ..Push::default()
         };
         push.encode_frame(&mut out);
         out

@@ -219,11 +219,9 @@ mod tests {
         let push = Push {
             topic,
             payload: Payload::Text(&text),
-            content_type: "",
-            key: "",
             message_id: 1,
             offset: 1,
-            sender: 0,
+            ..Push::default()
         };
         push.encode_frame(&mut frame);
         frame

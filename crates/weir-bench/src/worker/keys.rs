@@ -115,11 +115,10 @@ mod tests {
         Push {
             topic: "t",
             payload: Payload::Text(&text),
-            content_type: "",
             key: called,
             message_id: 1,
             offset: 1,
-            sender: 0,
+            ..Push::default()
         }
         .encode_frame(&mut out);
         frame::decode(&out, usize::MAX).unwrap().unwrap().0.to_vec()

@@ -179,11 +179,10 @@ mod tests {
                 let push = Push {
                     topic: "room",
                     payload,
-                    content_type: "",
-                    key: "",
                     message_id: 1,
                     offset,
                     sender: 5,
+                    ..Push::default()
                 };
                 let mut out = Vec::new();
                 push.encode_frame(&mut out);

@@ -110,11 +110,10 @@ impl Book {
             } else {
                 Payload::Data(&data)
             },
-            content_type: "",
             key: &key,
             message_id: number.into(),
             offset,
-            sender: 0,
+            ..Push::default()
         };
         let mut frame = Vec::new();
         let key = push.encode_frame(&mut frame);

@@ -123,11 +123,9 @@ fn message(rig: &Rig, topic: &str, epoch: u64, offset: u64) -> Arc<Message> {
     let push = Push {
         topic,
         payload: Payload::Text("said \"once\""),
-        content_type: "",
-        key: "",
         message_id: offset,
         offset,
-        sender: 0,
+        ..Push::default()
     };
     let mut frame = Vec::new();
     push.encode_frame(&mut frame);

@@ -207,11 +207,9 @@ impl Rig {
         let push = Push {
             topic: "t",
             payload: Payload::Text(text),
-            content_type: "",
-            key: "",
             message_id: offset,
             offset,
-            sender: 0,
+            ..Push::default()
         };
         let mut bytes = Vec::new();
         push.encode_frame(&mut bytes);
@@ -229,11 +227,10 @@ impl Rig {
         let push = Push {
             topic: "t",
             payload: Payload::Text(text),
-            content_type: "",
             key,
             message_id: offset,
             offset,
-            sender: 0,
+            ..Push::default()
         };
         let mut bytes = Vec::new();
         push.encode_frame(&mut bytes);

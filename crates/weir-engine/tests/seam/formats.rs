@@ -29,11 +29,9 @@ fn message(
     let push = Push {
         topic: &topic.to_string(),
         payload: Payload::Text(text),
-        content_type: "",
-        key: "",
         message_id: offset,
         offset,
-        sender: 0,
+        ..Push::default()
     };
     let mut frame = Vec::new();
     push.encode_frame(&mut frame);

@@ -8,15 +8,7 @@ use crate::v1::{self, Position};
 const EPOCH: u64 = 0x8f3a_61c2_d4e5_b709;
 
 fn push(topic: &'static str, text: &'static str, offset: u64) -> Push<'static> {
-    Push {
-        topic,
-        payload: Payload::Text(text),
-        content_type: "",
-        key: "",
-        message_id: 7,
-        offset,
-        sender: 0,
-    }
+    Push { topic, payload: Payload::Text(text), message_id: 7, offset, ..Push::default() }
 }
 
 fn push_frame(topic: &'static str, text: &'static str, offset: u64) -> Vec<u8> {

@@ -19,7 +19,7 @@ pub enum FromDevice<'a> {
 }
 
 /// `Publish`, borrowed from the frame.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Publish<'a> {
     /// Topic name.
     pub topic: &'a str,
@@ -99,9 +99,6 @@ impl<'a> Publish<'a> {
         let Publish { topic, payload, content_type, key, .. } = *self;
         Content { topic, payload, content_type, key }
     }
-
-    const EMPTY: Publish<'static> =
-        Publish { topic: "", payload: Payload::Data(&[]), content_type: "", key: "", request: 0 };
 }
 
 /// A `ClientMessage`, with the kinds decoded that matter here.
@@ -142,7 +139,7 @@ impl<'a> FromDeviceKind<'a> {
     fn merged_publish(self, message: &'a [u8]) -> Result<Publish<'a>, WireError> {
         let mut publish = match self {
             FromDeviceKind::Publish(publish) => publish,
-            FromDeviceKind::Missing | FromDeviceKind::Ping(_) => Publish::EMPTY,
+            FromDeviceKind::Missing | FromDeviceKind::Ping(_) => Publish::default(),
             FromDeviceKind::Other => return Err(BEHIND_ANOTHER_KIND),
         };
         publish.merge(Fields::embedded(message, KIND_DEPTH))?;

@@ -23,7 +23,10 @@ pub enum FromServer<'a> {
 }
 
 /// `Push`, borrowed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+///
+/// Shape: the default has no content and no numbers. Code that needs some fields only takes the others from it
+/// (`Push { topic, payload, ..Push::default() }`), so a new field concerns only the code that uses it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Push<'a> {
     /// Topic name; empty for a message to a device or to all.
     pub topic: &'a str,
@@ -96,7 +99,7 @@ impl<'a> FromServer<'a> {
     fn merged_push(self, message: &'a [u8]) -> Result<Push<'a>, WireError> {
         let mut push = match self {
             FromServer::Push(push) => push,
-            FromServer::Pong { .. } | FromServer::Unknown => Push::EMPTY,
+            FromServer::Pong { .. } | FromServer::Unknown => Push::default(),
             FromServer::Batch(_) | FromServer::Other => return Err(BEHIND_ANOTHER_KIND),
         };
         push.merge(Fields::embedded(message, KIND_DEPTH))?;
@@ -187,16 +190,6 @@ impl<'a> Push<'a> {
         let Push { topic, payload, content_type, key, .. } = *self;
         Content { topic, payload, content_type, key }
     }
-
-    pub(super) const EMPTY: Push<'static> = Push {
-        topic: "",
-        payload: Payload::Data(&[]),
-        content_type: "",
-        key: "",
-        message_id: 0,
-        offset: 0,
-        sender: 0,
-    };
 }
 
 impl<'a> Batch<'a> {
@@ -257,7 +250,7 @@ impl<'a> Messages<'a> {
         loop {
             while let Some(field) = self.batch.next()? {
                 if field.number == u32::from(BATCH_MESSAGES) {
-                    let mut push = Push::EMPTY;
+                    let mut push = Push::default();
                     push.merge(Fields::embedded(field.bytes()?, MESSAGE_DEPTH))?;
                     return Ok(Some(Push { topic: self.topic, ..push }));
                 }

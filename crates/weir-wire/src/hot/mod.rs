@@ -26,7 +26,14 @@ pub enum Payload<'a> {
     Data(&'a [u8]),
 }
 
-/// Appends a frame with a `Ping`, as a client sends it, to `out`.
+/// Empty data, which a message without a payload has.
+impl Default for Payload<'_> {
+    fn default() -> Self {
+        Payload::Data(&[])
+    }
+}
+
+/// Appends a frame with a `Ping` to `out` (what a client sends).
 ///
 /// Limits: the server refuses `data` over [`PING_BYTES_MAX`].
 pub fn encode_ping_frame(data: &[u8], out: &mut Vec<u8>) {

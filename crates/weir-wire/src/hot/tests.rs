@@ -114,7 +114,7 @@ fn what_is_no_field_is_malformed() {
 
 #[test]
 fn a_push_is_told_from_other_kinds() {
-    let push = Push { topic: "t", payload: Payload::Data(b"x"), sender: 3, ..Push::EMPTY };
+    let push = Push { topic: "t", payload: Payload::Data(b"x"), sender: 3, ..Push::default() };
     let mut frame = Vec::new();
     push.encode_frame(&mut frame);
     assert_eq!(frame.len(), push.frame_bytes());
@@ -135,7 +135,7 @@ fn a_push_is_told_from_other_kinds() {
 #[test]
 fn what_the_server_sends_is_told_apart() {
     for (kind, expected) in [
-        (SERVER_PUSH, FromServer::Push(Push::EMPTY)),
+        (SERVER_PUSH, FromServer::Push(Push::default())),
         (SERVER_PONG, FromServer::Pong { data: b"" }),
         (SERVER_GOODBYE, FromServer::Other),
         (SERVER_REFRESHED, FromServer::Other),
@@ -152,7 +152,7 @@ fn what_the_server_sends_is_told_apart() {
 fn a_key_is_found_in_its_frame() {
     for key in ["", "k", "wind"] {
         let mut out = b"what stood there".to_vec();
-        let push = Push { topic: "t", key, message_id: 9, offset: 1, ..Push::EMPTY };
+        let push = Push { topic: "t", key, message_id: 9, offset: 1, ..Push::default() };
         let range = push.encode_frame(&mut out);
         assert_eq!(&out[range], key.as_bytes());
     }

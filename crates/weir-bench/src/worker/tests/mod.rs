@@ -94,7 +94,7 @@ fn push_at(seq: u32, offset: u64) -> Vec<u8> {
     Header { stream: 0, seq, sent_ns: clock::realtime_ns() }.compose(64, &mut text);
     let mut out = Vec::new();
     let payload = Payload::Text(&text);
-    Push { topic: "bench/0", payload, content_type: "", key: "", message_id: 1, offset, sender: 0 }
+    Push { topic: "bench/0", payload, message_id: 1, offset, ..Push::default() }
         .encode_frame(&mut out);
     out
 }

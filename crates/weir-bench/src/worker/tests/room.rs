@@ -27,11 +27,10 @@ fn everybody_publishes_and_everybody_receives_everybodys() {
                 let push = Push {
                     topic: publish.topic,
                     payload: publish.payload,
-                    content_type: "",
-                    key: "",
                     message_id: offset,
                     offset,
                     sender: 1,
+                    ..Push::default()
                 };
                 push.encode_frame(&mut single);
                 singles.push((offset, single));

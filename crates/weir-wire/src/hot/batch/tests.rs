@@ -10,7 +10,7 @@ fn frames(contents: &[&str]) -> Vec<Vec<u8>> {
 }
 
 fn frame(content: &str, offset: u64) -> Vec<u8> {
-    let push = Push { topic: TOPIC, payload: Payload::Text(content), offset, ..Push::EMPTY };
+    let push = Push { topic: TOPIC, payload: Payload::Text(content), offset, ..Push::default() };
     let mut frame = Vec::new();
     push.encode_frame(&mut frame);
     frame
@@ -103,7 +103,7 @@ fn lengths_are_told_from_what_they_count() {
 
 #[test]
 fn messages_of_no_topic_are_gathered_too() {
-    let push = Push { payload: Payload::Text("x"), offset: 7, ..Push::EMPTY };
+    let push = Push { payload: Payload::Text("x"), offset: 7, ..Push::default() };
     let mut single = Vec::new();
     push.encode_frame(&mut single);
     let mut out = Vec::new();

@@ -83,11 +83,10 @@ pub(super) fn message(
     let push = hot::Push {
         topic: name,
         payload: hot::Payload::Text("value"),
-        content_type: "",
         key,
         message_id: 1,
         offset: position.offset,
-        sender: 0,
+        ..hot::Push::default()
     };
     let mut frame = Vec::new();
     let key = push.encode_frame(&mut frame);
