@@ -1,4 +1,4 @@
-//! Devices that are kept: listing, importing, exporting, revoking.
+//! Devices in the store: listing, importing, exporting, revoking.
 
 use std::io;
 use std::pin::Pin;
@@ -32,42 +32,42 @@ pub(super) struct StoredPageView {
     next_after: Option<String>,
 }
 
-/// What an import did.
+/// The result of an import.
 #[derive(Debug, Default, Serialize, ToSchema)]
 #[schema(as = Imported)]
 pub(super) struct ImportedView {
-    /// Rows that were read, bad ones too.
+    /// The number of rows that were read, bad rows included.
     rows: u64,
     added: u64,
     unchanged: u64,
-    /// Those whose labels were replaced.
+    /// The devices whose labels were replaced.
     relabelled: u64,
-    /// Those whose key was replaced; their tokens have ended.
+    /// The devices whose key was replaced; their tokens have ended.
     rekeyed: u64,
     /// Rows that were skipped.
     bad: u64,
-    /// Devices whose keys are so short that they may be guessed.
+    /// The devices whose keys are so short that they may be guessed.
     short_keys: u64,
-    /// What is wrong with bad rows: with the first 100 of them.
+    /// The faults of the first 100 bad rows.
     errors: Vec<BadRowView>,
 }
 
-/// What is wrong with a row.
+/// The fault of a row.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = BadRow)]
 pub(super) struct BadRowView {
     /// The first line of the body is 1.
     line: u64,
-    /// The column or member at fault; empty: the row as a whole.
+    /// The column or member at fault; empty: the whole row.
     field: String,
     detail: String,
 }
 
-/// All devices as lines of JSON, a page at a time as the reader takes them.
+/// All devices as lines of JSON. It reads the next page when its reader needs one.
 struct Export {
     devices: Arc<DeviceStore>,
     after: Option<Serial>,
-    /// The page that is asked for.
+    /// The request for the next page.
     asked: Option<AskedPage>,
     is_over: bool,
 }
@@ -90,7 +90,7 @@ pub(super) async fn list(handle: &Handle, query: Option<&str>) -> Result<Reply, 
     Ok(reply::json(StatusCode::OK, &StoredPageView { devices, next_after }))
 }
 
-/// What is kept of a device; nothing if nothing is, or it could not be.
+/// The store's record of a device; `None` if there is none, or there can be none.
 pub(super) async fn find(handle: &Handle, id: &str) -> Result<Option<StoredDevice>, Problem> {
     let (Some(devices), Ok(serial)) = (handle.device_store(), Serial::new(id)) else {
         return Ok(None);
@@ -99,18 +99,20 @@ pub(super) async fn find(handle: &Handle, id: &str) -> Result<Option<StoredDevic
     Ok(found.into_iter().flatten().next().map(StoredDevice::from))
 }
 
-/// Shuts a device out and closes its connections; whether anything is known of it.
+/// Revokes a device and closes its connections. Returns whether it is known, in the store or by a
+/// connection.
 pub(super) async fn revoke(handle: &Handle, id: &str) -> Result<bool, Problem> {
     let (handle, id) = (handle.clone(), id.to_owned());
     whole(async move {
-        // First where it is kept: whoever is let in afterwards has been checked against that.
+        // First in the store: a device that is admitted afterwards has been checked against the new
+        // state.
         let is_kept = shut_out(&handle, &id).await?;
         Ok(handle.revoke(&id).await? || is_kept)
     })
     .await
 }
 
-/// Whether the device is kept.
+/// Revokes the device in the store. Returns whether the store has it.
 async fn shut_out(handle: &Handle, id: &str) -> Result<bool, Problem> {
     let (Some(devices), Ok(serial)) = (handle.device_store(), Serial::new(id)) else {
         return Ok(false);
@@ -154,7 +156,7 @@ pub(super) async fn import(
     Ok(reply::json(StatusCode::OK, &imported))
 }
 
-/// How the rows of a body are written.
+/// The format of the rows of a body.
 pub(super) fn format(headers: &HeaderMap) -> Result<RowFormat, Problem> {
     let mut types = headers.get_all(CONTENT_TYPE).iter();
     let essence = match (types.next().map(HeaderValue::to_str), types.next()) {
@@ -223,8 +225,8 @@ impl ImportedView {
     }
 }
 
-/// Imports devices, and closes the connections of those whose key was replaced: who is connected by a token of the old
-/// key is not whom the new one was made for.
+/// Imports devices, and closes the connections of those whose key was replaced. A connected owner
+/// of a token for the old key may not be the owner of the new key.
 async fn put(
     handle: Handle,
     devices: Arc<DeviceStore>,
@@ -235,8 +237,8 @@ async fn put(
     let puts = match puts {
         Ok(puts) => puts,
         Err(error) => {
-            // Any of them may have another key now, and nobody will be told so again: those who are connected show once
-            // more that they may be.
+            // The key of any of these devices may have changed, and no later answer will say so.
+            // Close their connections: their devices authenticate again.
             for serial in serials {
                 handle.revoke(serial.as_str()).await?;
             }
@@ -246,15 +248,16 @@ async fn put(
     let mut closed = Ok(());
     let rekeyed = puts.iter().zip(serials).filter(|(put, _)| **put == Put::Rekeyed);
     for (_, serial) in rekeyed {
-        // One that cannot be closed at once keeps no other one open.
+        // A connection that cannot be closed at once does not keep the others open.
         closed = closed.and(handle.revoke(serial.as_str()).await.map(drop));
     }
     closed?;
     Ok(puts)
 }
 
-/// Has a change carried out to its end, whether or not anybody waits for that: broken off half-way, it would leave open
-/// the connections of devices that are shut out, and whoever asked again would find nothing left to change.
+/// Carries out a change to its end, even if the caller goes away. A change that stopped half-way
+/// would leave connections of revoked devices open, and a repeated request would find nothing to
+/// change.
 async fn whole<T: Send + 'static>(
     change: impl Future<Output = Result<T, Problem>> + Send + 'static,
 ) -> Result<T, Problem> {
@@ -275,7 +278,8 @@ impl Body for Export {
     /// The next lines.
     ///
     /// # Errors
-    /// The store does not answer: then the body ends without its end, so that nobody takes it for all there is.
+    /// The store does not answer. Then the body ends without its proper end, so that no reader
+    /// takes it for the whole list.
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -302,7 +306,7 @@ impl Body for Export {
         this.after = Some(last.serial.clone());
         let mut lines = Vec::new();
         for device in devices {
-            // A view has texts and numbers only.
+            // A view has only texts and numbers.
             let _ = serde_json::to_writer(&mut lines, &StoredDevice::from(device));
             lines.push(b'\n');
         }
@@ -331,9 +335,9 @@ fn unreadable(error: &RowsError) -> Problem {
     Problem::new(Kind::InvalidRequest, error.to_string())
 }
 
-/// Enough to see what is wrong with a file.
+/// Enough to see the fault of a file.
 const ERRORS_MAX: usize = 100;
-/// Between them other work of the thread has its turn.
+/// Between these groups, other work of the thread has its turn.
 const ROWS_AT_A_TIME: u64 = 512;
 /// Some 200 KB of lines.
 const PAGE_MAX: usize = 1000;

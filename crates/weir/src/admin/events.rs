@@ -1,4 +1,4 @@
-//! `GET /v1/events`: what happens to connections, as server-sent events.
+//! `GET /v1/events`: the events of connections, as server-sent events.
 
 use std::fmt::Write as _;
 use std::io;
@@ -20,15 +20,15 @@ use crate::http::web::query::Query;
 use crate::http::web::reply::{self, Reply};
 use crate::{Event, EventFilter, EventKind, Events, EventsEnd, Handle};
 
-/// A body that goes on until the reader leaves, falls behind, or the server ends.
+/// A body that continues until the reader leaves, falls behind, or the server ends.
 struct EventStream {
     events: Events,
-    /// Shows both ends that the other is still there; the first one opens the stream.
+    /// Shows each side that the other one is alive. The first heartbeat opens the stream.
     heartbeat: Interval,
     is_over: bool,
 }
 
-/// The data of an event, in one line.
+/// The data of an event, as one line.
 #[derive(Serialize)]
 struct EventView<'a> {
     #[serde(rename = "type")]
@@ -55,7 +55,7 @@ pub(super) fn stream(handle: &Handle, query: Option<&str>) -> Result<Reply, Prob
     let mut response = reply::empty(StatusCode::OK);
     let content_type = HeaderValue::from_static("text/event-stream; charset=utf-8");
     response.headers_mut().insert(CONTENT_TYPE, content_type);
-    // So that the end of the stream shows as the end.
+    // The end of the connection then shows the end of the stream.
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     *response.body_mut() = Either::Right(stream.boxed_unsync());
     Ok(response)
@@ -88,7 +88,7 @@ impl Body for EventStream {
     type Data = Bytes;
     type Error = io::Error;
 
-    /// Several events in one piece, if they are there: one write for all.
+    /// Puts the events that are there into one piece, so that they take one write.
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -99,14 +99,14 @@ impl Body for EventStream {
         let mut text = String::new();
         if self.heartbeat.poll_tick(cx).is_ready() {
             text.push_str(":\n\n");
-            // Not ready again at once; asked so that it wakes.
+            // Not ready again at once. The poll registers the waker.
             let _ = self.heartbeat.poll_tick(cx);
         }
         while text.len() < PIECE_BYTES && !self.is_over {
             match self.events.poll_next(cx) {
                 Poll::Ready(Ok(event)) => write_event(&event, &mut text),
                 Poll::Ready(Err(EventsEnd::Overflow { dropped })) => {
-                    // A String takes everything.
+                    // Writing into a String never fails.
                     let _ = write!(text, "event: overflow\ndata: {{\"dropped\":{dropped}}}\n\n");
                     self.is_over = true;
                 }
@@ -136,12 +136,12 @@ fn write_event(event: &Event, to: &mut String) {
         topic: event.topic(),
         reason,
     };
-    // JSON escapes line breaks, so that the data is one line.
+    // JSON escapes line breaks, so the data is one line.
     let data = serde_json::to_string(&view).unwrap_or_default();
     let _ = write!(to, "event: {kind}\ndata: {data}\n\n");
 }
 
-/// Below what proxies and firewalls take for silence.
+/// Shorter than the silence after which proxies and firewalls close a connection.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 const PIECE_BYTES: usize = 8 * 1024;
 const RETRY_AFTER: Duration = Duration::from_secs(1);

@@ -1,7 +1,8 @@
-//! Who may ask: the `Host` it asks for, the page it asks from, the token it shows.
+//! The checks of a caller: the `Host` of its request, the page that sent it, and its token.
 //!
-//! A web page can make its reader's browser send requests to loopback. It cannot choose `Host` freely (a name that
-//! is rebound to 127.0.0.1 still stands there), nor leave `Origin` away where a request has effects.
+//! A web page can make its reader's browser send requests to loopback. It cannot choose `Host`
+//! freely: a name that is rebound to 127.0.0.1 still stands there. It also cannot omit `Origin` in
+//! a request with effects.
 
 use std::net::IpAddr;
 
@@ -17,14 +18,14 @@ use crate::{AdminConfig, Right, ServiceConfig};
 
 /// The rules of one admin listener.
 pub(super) struct Guard {
-    /// By token; `None`: nobody has to show one.
+    /// The callers by token; `None`: no token is needed.
     callers: Option<Secrets<Caller>>,
     hosts: Hosts,
 }
 
-/// Whose token it is.
+/// The owner of a token.
 enum Caller {
-    /// That of `admin.token`, which may all.
+    /// The owner of `admin.token`, who may do everything.
     Admin,
     Service {
         name: Box<str>,
@@ -33,14 +34,15 @@ enum Caller {
 }
 
 impl Guard {
-    /// `admin.token` empty: none is asked for. `admin.hosts` are names beside loopback and the address that a connection
-    /// came in on.
+    /// An empty `admin.token` means that no token is needed. `admin.hosts` are names beside
+    /// loopback and the address that accepted a connection.
     pub(super) fn new(admin: &AdminConfig, services: &[ServiceConfig]) -> Self {
         let callers = (!admin.token.is_empty()).then(|| callers(&admin.token, services));
         Self { callers, hosts: Hosts::new(&admin.hosts) }
     }
 
-    /// Refuses a request for another host, or from a page of another origin. `local` is where the connection came in.
+    /// Refuses a request for another host, or from a page of another origin. `local`: the address
+    /// that accepted the connection.
     pub(super) fn check_host(&self, request: &Parts, local: IpAddr) -> Result<(), Problem> {
         let host = asked(request)?;
         let Some(known) = self.hosts.find(&host, local) else {
@@ -51,10 +53,11 @@ impl Guard {
         check_origin(&request.headers, &host, known)
     }
 
-    /// Refuses a request without a token that permits it, where tokens are asked for: that of the admin, or that of a
-    /// service with the right that is needed; `None`: no service's will do.
+    /// Refuses a request whose token does not permit it, if tokens are needed. The admin token
+    /// permits everything. `needed`: the right that a service must have; `None`: no service may
+    /// ask.
     ///
-    /// Cost: the time does not tell what is shown has in common with a token.
+    /// Cost: constant time: it does not depend on how much of the token is right.
     pub(super) fn check_token(
         &self,
         headers: &HeaderMap,
@@ -91,7 +94,7 @@ impl Guard {
     }
 }
 
-/// The one host that a request is for.
+/// The host that a request names. There must be exactly one.
 fn asked(request: &Parts) -> Result<Host<'_>, Problem> {
     let mut hosts = request.headers.get_all(HOST).iter();
     let (Some(host), None) = (hosts.next(), hosts.next()) else {
@@ -110,9 +113,9 @@ fn asked(request: &Parts) -> Result<Host<'_>, Problem> {
     }
 }
 
-/// Refuses the page of another origin.
+/// Refuses a page of another origin.
 ///
-/// The listener speaks plain HTTP. A name that the operator has listed may be that of a proxy with TLS.
+/// The listener speaks plain HTTP. But a name in `admin.hosts` may be that of a proxy with TLS.
 fn check_origin(headers: &HeaderMap, host: &Host<'_>, known: Known) -> Result<(), Problem> {
     let schemes: &[&str] = match known {
         Known::Fixed => &["http"],
@@ -128,7 +131,7 @@ fn check_origin(headers: &HeaderMap, host: &Host<'_>, known: Known) -> Result<()
     Ok(())
 }
 
-/// The admin's token comes first: a service cannot take its place.
+/// The admin token is entered first, so the token of a service cannot replace it.
 fn callers(admin: &str, services: &[ServiceConfig]) -> Secrets<Caller> {
     let mut callers = Secrets::new();
     callers.insert(admin.as_bytes(), Caller::Admin);

@@ -1,6 +1,9 @@
-//! The admin API: publishing, looking and closing over HTTP/1.1, and the metrics.
+//! The admin API over HTTP/1.1: publishing, inspecting and closing, and the metrics page.
 //!
-//! It runs on the front. What it knows of the gateway it asks of a [`Handle`]; what it knows of HTTP stays here.
+//! It runs on the front, and reaches the gateway through a [`Handle`]. It serves connections in the
+//! same way as the public edge: [`AcceptTrouble`] meets errors of accepting, [`Follower`] obeys the
+//! orders to a connection, and [`say_last`] ends it. Its limits are constants, and it takes nothing
+//! from admission or the byte budget. So it also works while these have no room.
 
 mod device_list;
 mod events;
@@ -44,10 +47,11 @@ pub(crate) use process::open_fds;
 use registry::{Life, Registry, Watched};
 use routes::Routes;
 
-/// Serves the admin API until `shutdown` is done; then lets running requests end, for some seconds.
+/// Serves the admin API until `shutdown` is done. Then it lets running requests end, for at most
+/// `SHUTDOWN_TIMEOUT`.
 ///
-/// Limits: `CONNECTIONS_MAX`; one more closes the one that has been silent for longest, and is answered with 503 if
-/// all of them are busy.
+/// Limits: `CONNECTIONS_MAX`. One connection more closes the longest silent one. If all are busy,
+/// the new one is answered with 503.
 pub(crate) async fn serve(
     listener: TcpListener,
     handle: Handle,
@@ -80,12 +84,14 @@ pub(crate) async fn serve(
                 Err(error) => {
                     let kind = AcceptError::of(&error);
                     counting.counters().count_accept_error(kind);
-                    // One that was kept for this is free now, and taken back when there is room.
+                    // A descriptor that was kept for this case is free now. Admission takes it back
+                    // when there is room.
                     if kind == AcceptError::Emfile && counting.admission().lend_descriptor() {
                         continue;
                     }
                     if kind == AcceptError::Emfile {
-                        // Those who hold all there is and say nothing would keep everybody out.
+                        // Silent connections could otherwise hold all descriptors and keep every
+                        // caller out.
                         registry.close_longest_silent();
                     }
                     trouble.meet(kind, &error).await;
@@ -143,7 +149,7 @@ async fn answer(
     request: hyper::Request<hyper::body::Incoming>,
 ) -> Reply {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    // Until its body is whole it is the peer's turn.
+    // Until the body is whole, it is the peer's turn.
     life.begin(request.is_end_stream());
     let is_passed_over = is_passed_over(request.body());
     let request = request.map(|body| Watched::new(body, Arc::clone(life)));
@@ -151,13 +157,15 @@ async fn answer(
     if !life.is_whole() && !is_passed_over {
         reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
-    // So is what follows, but for a stream: that ends with the connection, and its readers are few.
+    // While the answer leaves, it is the peer's turn too. A stream stays busy: it ends with its
+    // connection, and there are few streams.
     life.hear(matches!(reply.body(), Either::Right(_)));
     tracing::debug!(%method, path, status = reply.status().as_u16(), "admin request");
     reply
 }
 
-/// A peer that does not take its answer must not stay for ever; hyper has no timer for that, the kernel has.
+/// Bounds the time for which a peer may not take its answer. hyper has no timer for that; the
+/// kernel has.
 fn prepare(stream: &TcpStream) {
     let socket = socket2::SockRef::from(stream);
     let set =
@@ -167,7 +175,7 @@ fn prepare(stream: &TcpStream) {
     }
 }
 
-/// Answers one connection too many, as far as its socket takes it, and closes it.
+/// Answers one connection too many with 503, without waiting.
 fn refuse(stream: &TcpStream) {
     let detail = format!(
         "{CONNECTIONS_MAX} connections to the admin API are open and busy, the most there can be"
@@ -182,16 +190,18 @@ fn refuse(stream: &TcpStream) {
     say_at_once(stream, answer.as_bytes());
 }
 
-/// Operators, a few publishers and a scraper; each holds some tens of KiB at the most.
+/// Enough for operators, a few publishers and a scraper. Each connection holds some tens of KiB at
+/// most.
 const CONNECTIONS_MAX: usize = 256;
-/// Also ends a connection that is kept alive without a request.
+/// It also ends a connection that is kept alive without a request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
-/// What is refused comes whole up to sixteen times of what a body may be.
+/// A refused body may be sixteen times as long as the largest one, and the peer still gets its
+/// answer.
 const LINGER: Linger =
     Linger { bytes_max: 16 << 20, time: Duration::from_secs(10), silence: SILENCE };
-/// Bounds a request's head too.
+/// It bounds a request's head too.
 const BUFFER_BYTES: usize = 16 * 1024;
 const HEADERS_MAX: usize = 64;
 

@@ -175,7 +175,7 @@ fn description() -> Operation {
     guarded("openapi", "This document").answers_json("An OpenAPI document", Object::new().into())
 }
 
-/// One that asks for a token, if there is one.
+/// An operation that needs a token, if one is configured.
 fn guarded(id: &str, summary: &str) -> Operation {
     Operation::new(id, summary).refuses(&HEAD).refuses(&[Kind::Unauthorized, Kind::Forbidden])
 }
@@ -201,9 +201,9 @@ fn device_id() -> Object {
 }
 
 const DEVICE: &str = "Its id, percent-encoded (`%2F` for a slash)";
-/// What a head alone may be refused for.
+/// The problems that the head alone may cause.
 const HEAD: [Kind; 3] = [Kind::InvalidRequest, Kind::UnknownHost, Kind::ForeignOrigin];
-/// What a body may be refused for.
+/// The problems that a body may cause.
 const BODY: [Kind; 4] =
     [Kind::UnsupportedMediaType, Kind::TooLarge, Kind::BodyTimeout, Kind::TooManyRequests];
 

@@ -1,10 +1,10 @@
-//! What the kernel says of this process.
+//! The kernel's numbers about this process.
 
 use std::fs;
 
-/// Open descriptors.
+/// The number of open descriptors.
 ///
-/// Cost: one stat; before Linux 6.2, which counts them there, a directory is read whole.
+/// Cost: one stat. Linux before 6.2 does not count them there, so a whole directory is read.
 pub(crate) fn open_fds() -> Option<u64> {
     match fs::metadata(FD_DIR).ok()?.len() {
         0 => fs::read_dir(FD_DIR).ok().map(|entries| entries.count() as u64),
@@ -12,7 +12,7 @@ pub(crate) fn open_fds() -> Option<u64> {
     }
 }
 
-/// The soft limit on descriptors; `None` where there is none.
+/// The soft limit on descriptors; `None`: no limit.
 pub(super) fn max_fds() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::Nofile).current
 }
@@ -25,14 +25,14 @@ pub(super) fn resident_bytes() -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// Datagrams of the machine, or network namespace, that reached nobody.
+/// Datagrams of the machine, or of the network namespace, that no socket received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct MachineUdp {
     pub(super) unknown_port: u64,
     pub(super) buffer_full: u64,
 }
 
-/// What the kernel counts of IPv4 and IPv6 together.
+/// The kernel's counters of IPv4 and IPv6 together.
 pub(super) fn udp_of_machine() -> Option<MachineUdp> {
     let v4 = machine_udp_v4(&fs::read_to_string("/proc/net/snmp").ok()?)?;
     let v6 = fs::read_to_string("/proc/net/snmp6").unwrap_or_default();
@@ -47,7 +47,7 @@ pub(super) fn udp_of_machine() -> Option<MachineUdp> {
     })
 }
 
-/// From the two lines of `Udp:`, of which the first one has the names.
+/// Reads the two lines of `Udp:`. The first line has the names.
 fn machine_udp_v4(text: &str) -> Option<MachineUdp> {
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("Udp:"));
     let (names, counts) = (lines.next()?, lines.next()?);

@@ -12,7 +12,7 @@ use crate::http::web::query::Query;
 use crate::http::web::reply::{self, Reply};
 use crate::{Handle, Part, PartReadiness, Readiness};
 
-/// Whether it is ready, and each of its parts.
+/// Whether the gateway is ready, and the state of each part.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Readiness)]
 pub(super) struct ReadinessView {
@@ -28,9 +28,9 @@ struct PartView {
     part: &'static str,
     /// `ok`, `degraded` (it is ready nevertheless) or `failed`.
     state: &'static str,
-    /// Since when, in milliseconds since 1970.
+    /// The time of the last change, in milliseconds since 1970.
     since_ms: u64,
-    /// Why it is not `ok`; only for who shows the token of the admin API, where there is one.
+    /// The cause, if the part is not `ok`. If there is an admin token, only its owner sees it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, required = false)]
     cause: Option<String>,
@@ -45,7 +45,7 @@ struct NotReadyView<'a> {
     readiness: &'a ReadinessView,
 }
 
-/// Answers; `is_trusted`: whoever asks may know causes.
+/// Answers the request; `is_trusted`: the caller may see causes.
 pub(super) fn ready(
     handle: &Handle,
     query: Option<&str>,
@@ -66,7 +66,7 @@ pub(super) fn ready(
     let detail = format!("not ready: {}", failed.join(", "));
     let problem = Problem::retry(Kind::NotReady, RETRY_AFTER, detail);
     let whole = NotReadyView { problem: problem.document(), readiness: &view };
-    // Numbers and texts only.
+    // It has only numbers and texts.
     let body = serde_json::to_vec(&whole).unwrap_or_default();
     let mut reply = problem.into_response();
     *reply.body_mut() = Either::Left(Full::new(body.into()));
@@ -95,6 +95,6 @@ impl ReadinessView {
     }
 }
 
-/// The parameter that names a part which does not count.
+/// The parameter that names a part to leave out.
 pub(super) const EXCLUDE: &str = "exclude";
 const RETRY_AFTER: Duration = Duration::from_secs(1);

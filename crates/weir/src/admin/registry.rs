@@ -1,4 +1,4 @@
-//! Which connections are open, and which of them goes when one more comes.
+//! The registry of open connections. It decides which one gives way to a new one.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -15,27 +15,29 @@ use crate::observe::counters::http::End;
 
 /// The open connections.
 ///
-/// Limits: the longest silent one gives way to a new one. A connection is silent while nothing comes of a head or a
-/// body; while its request is carried out, or its events stream, it is not.
+/// Limits: the longest silent one gives way to a new one. A connection is silent while no byte
+/// comes of a head or a body. It is not silent while its request is carried out, or while its
+/// events stream.
 #[derive(Default)]
 pub(super) struct Registry {
     members: HashMap<Id, Arc<Life>>,
     turns: Arc<AtomicU64>,
 }
 
-/// What is known of a connection's life.
+/// The state of a connection.
 pub(super) struct Life {
     turns: Arc<AtomicU64>,
-    /// The turn in which it was heard of last: all draw from one row of numbers, so no clock is needed.
+    /// The number of the last sign of life. All connections draw from one row of numbers, so no
+    /// clock is needed.
     heard: AtomicU64,
     is_busy: AtomicBool,
     /// Whether the body of its request has been read to its end.
     is_whole: AtomicBool,
-    /// What its task has to do.
+    /// The orders to its task.
     orders: Orders,
 }
 
-/// A request's body that shows when something of it comes.
+/// A request's body that tells the connection's [`Life`] when a part of it comes.
 pub(super) struct Watched<B> {
     body: B,
     life: Arc<Life>,
@@ -46,7 +48,7 @@ impl Registry {
         self.members.len()
     }
 
-    /// A life for a connection that has just come.
+    /// The state of a new connection.
     pub(super) fn life(&self) -> Arc<Life> {
         let heard = AtomicU64::new(self.turns.fetch_add(1, Ordering::Relaxed));
         Arc::new(Life {
@@ -77,7 +79,7 @@ impl Registry {
         true
     }
 
-    /// Has all connections end when no request is in progress.
+    /// Tells all connections to end when no request is in progress.
     pub(super) fn drain(&self) {
         for life in self.members.values() {
             life.orders.tell(Order::Drain);
@@ -90,13 +92,13 @@ impl Life {
         &self.orders
     }
 
-    /// Something has come; what follows is the peer's turn, or ours.
+    /// Notes a sign of life. `is_busy`: it is the gateway's turn now, and not the peer's.
     pub(super) fn hear(&self, is_busy: bool) {
         self.heard.store(self.turns.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
         self.is_busy.store(is_busy, Ordering::Relaxed);
     }
 
-    /// A request has come, with or without a body behind it.
+    /// Notes that a request has come. `is_whole`: it has no body that is still to come.
     pub(super) fn begin(&self, is_whole: bool) {
         self.is_whole.store(is_whole, Ordering::Relaxed);
         self.hear(is_whole);
@@ -129,7 +131,7 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Watched<B> {
         let polled = Pin::new(&mut self.body).poll_frame(cx);
         match &polled {
             Poll::Ready(Some(_)) => self.life.hear(false),
-            // Whole: now it is carried out.
+            // The body is whole, and the request is carried out now.
             Poll::Ready(None) => self.life.begin(true),
             Poll::Pending => {}
         }

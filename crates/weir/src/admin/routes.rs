@@ -1,4 +1,4 @@
-//! From a request to its answer: who may ask, what is asked, and the answer.
+//! From a request to its answer: the path, the right that it needs, and the answer.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::http::web::query::Query;
 use crate::http::web::reply::{self, Reply};
 use crate::{AdminConfig, Handle, Right};
 
-/// All that requests share.
+/// The values that all requests share.
 pub(super) struct Routes {
     handle: Handle,
     guard: Guard,
@@ -28,7 +28,7 @@ pub(super) struct Routes {
     router: matchit::Router<Route>,
 }
 
-/// A path, whatever it holds.
+/// The path of a request, whatever its method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Route {
     Publish,
@@ -63,7 +63,7 @@ impl Route {
         ("/openapi.json", Route::OpenApi),
     ];
 
-    /// The methods that it knows, as `Allow` lists them.
+    /// The methods of the path, as `Allow` lists them.
     pub(super) const fn methods(self) -> &'static str {
         match self {
             Route::Publish | Route::Revoke => "POST",
@@ -80,7 +80,7 @@ impl Route {
         }
     }
 
-    /// The right with which a service may ask for it; `None`: no service may.
+    /// The right that a service needs for it; `None`: no service may ask.
     const fn right(self) -> Option<Right> {
         match self {
             Route::Publish => Some(Right::Publish),
@@ -99,7 +99,7 @@ impl Route {
         }
     }
 
-    /// Whether it answers without a token: probes of an orchestrator carry none.
+    /// Whether it answers without a token. Probes of an orchestrator have none.
     const fn is_open(self) -> bool {
         matches!(self, Route::Health | Route::Ready)
     }
@@ -233,7 +233,7 @@ impl Routes {
             Route::OpenApi => {
                 Ok(reply::bytes(StatusCode::OK, "application/json", openapi::document()))
             }
-            // Answered where the head is looked at.
+            // The check of the head has answered these.
             Route::Ready | Route::Publish | Route::Revoke => Err(Problem::method(route.methods())),
         }
     }
@@ -243,6 +243,6 @@ fn text(body: &'static str) -> Reply {
     reply::bytes(StatusCode::OK, "text/plain; charset=utf-8", Bytes::from_static(body.as_bytes()))
 }
 
-/// A thousand messages of 1 KiB; with many more the answer would come too late to be of use.
+/// A thousand messages of 1 KiB. With many more, the answer would come too late to be useful.
 const BODY_BYTES_MAX: usize = 1 << 20;
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);

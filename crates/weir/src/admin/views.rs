@@ -22,7 +22,7 @@ pub(super) struct ConnectionView {
     device: String,
     #[schema(required)]
     peer: Option<String>,
-    /// The address that limits count by.
+    /// The address by which limits count the connection.
     #[schema(required)]
     source: Option<String>,
     /// `tcp` or `tls`.
@@ -32,7 +32,7 @@ pub(super) struct ConnectionView {
     idle_ms: u64,
     heartbeat_ms: u64,
     queued_bytes: usize,
-    /// Only above the high watermark.
+    /// Set only above the high watermark.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = u64, required = false)]
     stalled_ms: Option<u64>,
@@ -74,13 +74,13 @@ pub(super) struct TopicsView {
     next_cursor: Option<String>,
 }
 
-/// A device that is connected, connecting, or kept.
+/// A device that is connected, connecting, or in the store.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Device)]
 pub(super) struct DeviceView<'a> {
     device: &'a str,
     connections: Vec<ConnectionView>,
-    /// What is kept of it; `null` if nothing is.
+    /// The store's record of the device; `null` if there is none.
     #[schema(required)]
     stored: Option<StoredDevice>,
 }

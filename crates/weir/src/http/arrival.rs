@@ -1,4 +1,4 @@
-//! The beginning of a connection: where it comes from, its handshake, and which version of HTTP it speaks.
+//! The beginning of a connection: PROXY header, handshake, and the version of HTTP.
 
 use super::Edge;
 use crate::base::deadline::Deadline;
@@ -9,17 +9,17 @@ use crate::core::state::SharedState;
 use crate::limits::admission::Unsettled;
 use crate::tls::stream::Stream;
 
-/// What is known when HTTP begins.
+/// A connection on which HTTP begins.
 pub(super) struct Arrival {
-    /// What has come so far.
+    /// The bytes that have come so far.
     pub(super) ahead: Vec<u8>,
     pub(super) is_h2: bool,
-    /// The device that its certificate names.
+    /// The device that the client certificate names.
     pub(super) identity: Option<String>,
 }
 
-/// Reads the PROXY header, where there is one, makes the handshake, where there is one, and otherwise looks what is
-/// spoken.
+/// Reads the PROXY header and makes the handshake, where there are any. Without a handshake, the
+/// first bytes give the version of HTTP.
 pub(super) async fn hear(
     shared: &SharedState,
     edge: &Edge,
@@ -38,7 +38,8 @@ pub(super) async fn hear(
     Ok(Arrival { ahead, is_h2, identity })
 }
 
-/// Whether a connection begins with the preface of HTTP/2, which is waited for as long as it can still be that.
+/// Whether a connection begins with the preface of HTTP/2. Waits for more bytes while that is still
+/// possible.
 async fn is_preface(
     edge: &Edge,
     stream: &mut Stream,
@@ -60,5 +61,5 @@ async fn is_preface(
     }
 }
 
-/// RFC 9113 section 3.4.
+/// The connection preface (RFC 9113 section 3.4).
 pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";

@@ -1,4 +1,4 @@
-//! Bodies: of requests, whose coming is watched, and of answers.
+//! Bodies of requests and of answers.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,58 +19,61 @@ use crate::http::web::reply::Stream;
 use crate::limits::http_ledger::AnswerCharge;
 use crate::observe::counters::http::Dialect;
 
-/// A request's body that shows when something of it comes.
+/// A request's body that tells its connection when a part of it comes.
 pub(super) struct Asking {
     body: Inbound,
     connection: Arc<HttpConnection>,
-    /// It is the peer's turn, until the body is whole.
+    /// Whether it is the peer's turn, because the body is not whole.
     is_awaited: bool,
 }
 
-/// An answer's body, and what it is charged with.
+/// An answer's body, and the bytes that it is charged with.
 ///
-/// A whole body leaves in pieces: so no connection keeps a buffer as large as its largest answer. Over HTTP/2 the end of a
-/// long answer is sent when the library holds no piece of it: until then its stream can be reset.
+/// A whole body leaves in pieces, so no connection keeps a buffer as large as its largest answer.
+/// Over HTTP/2 the end of a long answer is sent when hyper holds no piece of it: until then its
+/// stream can be reset.
 pub(crate) struct Answer {
     content: Content,
-    /// The request, over HTTP/2.
+    /// The request that the answer ends; only over HTTP/2.
     open: Option<Open>,
     /// The progress of a long answer over HTTP/2.
     leaving: Option<Arc<Leaving>>,
-    /// An answer of several pieces over HTTP/1.1.
+    /// Set for an answer in several pieces over HTTP/1.1.
     sending: Option<Sending>,
     charge: Option<Arc<AnswerCharge>>,
 }
 
-/// While this lives, a connection over HTTP/1.1 is within an answer, also when its buffer is empty.
+/// Marks a connection over HTTP/1.1 as within an answer, even while its buffer is empty. The mark
+/// ends with its drop.
 struct Sending(Arc<HttpConnection>);
 
 enum Content {
     /// Nothing, or nothing any more.
     Empty,
-    /// A text of the program's.
+    /// A fixed text.
     Text(&'static str),
-    /// What is left of a whole.
+    /// The rest of a whole body.
     Whole(Bytes),
-    /// One that goes on.
+    /// A body that continues.
     Stream(Going),
-    /// Events, as long as a shard holds them.
+    /// Events that a shard writes.
     Relayed(Box<(Relayed, Turn)>),
-    /// The library has all of it.
+    /// hyper has the whole answer.
     Leaving,
 }
 
-/// A stream, and as long as it goes on, our turn.
+/// A stream. Until it ends, it is the gateway's turn.
 struct Going {
     stream: Stream,
     _turn: Turn,
 }
 
-/// Our turn to answer a request, which ends with its answer, or when nobody waits for that any more.
+/// The gateway's turn to answer a request. It ends with the answer, or when nobody waits for the
+/// answer any more.
 pub(super) struct Turn(Arc<HttpConnection>);
 
 impl Asking {
-    /// `expects`: the stream of HTTP/2 whose sender waits for `100 Continue`.
+    /// `expects`: the HTTP/2 stream whose sender waits for `100 Continue`.
     pub(super) fn new(
         body: Incoming,
         connection: Arc<HttpConnection>,
@@ -124,15 +127,15 @@ impl Drop for Asking {
 }
 
 impl Answer {
-    /// A text of the program's.
+    /// A fixed text.
     pub(super) fn text(text: &'static str) -> Answer {
         Answer::new(Content::Text(text))
     }
 
-    /// Takes a reply's body over. Until a stream ends it is our turn.
+    /// Makes the answer from a reply. Until a stream ends, it is the gateway's turn.
     ///
-    /// A long answer is charged here, unless its handler has done that. Without room it becomes a refusal; so a handler
-    /// with effects has to charge first.
+    /// A long answer is charged here, unless its handler has charged it. Without room it becomes a
+    /// refusal. So a handler with effects has to charge before them.
     pub(super) fn of(mut reply: Reply, turn: Turn) -> http::Response<Answer> {
         let connection = Arc::clone(turn.connection());
         let mut charge = reply.extensions_mut().remove::<Arc<AnswerCharge>>();
@@ -171,7 +174,7 @@ impl Answer {
         Answer::new(Content::Relayed(Box::new((relayed, turn))))
     }
 
-    /// Nothing, where the answer is that of a `HEAD`.
+    /// No body, for the answer to a `HEAD`.
     pub(super) fn empty() -> Answer {
         Answer::new(Content::Empty)
     }
@@ -180,7 +183,7 @@ impl Answer {
         Answer { content, open: None, leaving: None, sending: None, charge: None }
     }
 
-    /// Its request ends when the answer has left.
+    /// Ties the answer to its request, which ends when the answer has left.
     pub(super) fn belongs_to(&mut self, open: Option<Open>) {
         self.open = open;
     }
@@ -194,7 +197,7 @@ impl Answer {
         Piece::new(data, Held { leaving, ..Held::default() })
     }
 
-    /// The last piece, with all that ends with it.
+    /// The last piece. The request, the charge and the watch on the answer end with it.
     fn last(&mut self, data: Bytes) -> Piece {
         let (open, leaving) = (self.open.take(), self.leaving.clone());
         let (open, handed) = match (open, &leaving) {
@@ -202,7 +205,7 @@ impl Answer {
                 open.hand();
                 (Some(open), Some(Handed::Short))
             }
-            // It leaves, or its stream is reset; both end the request.
+            // The piece leaves, or the stream is reset; both end the request.
             (open, Some(leaving)) => (open, Some(Handed::Long(Arc::clone(leaving)))),
             (None, None) => (None, None),
         };
@@ -317,7 +320,7 @@ impl Drop for Sending {
     }
 }
 
-/// As much as is buffered for a connection at one time.
+/// The most bytes of an answer that a connection buffers at one time.
 const PIECE_BYTES: usize = 16 * 1024;
-/// The charge of its request covers an answer up to this length.
+/// The charge of a request covers an answer up to this length.
 const SHORT_BYTES: usize = 1024;

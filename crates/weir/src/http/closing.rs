@@ -1,9 +1,10 @@
-//! The last moments of a connection, and of a request that is refused while its body still comes.
+//! The end of a connection, and of a request that is refused while its body still comes.
 //!
-//! A client that sends a long body hears of an early refusal only if its bytes are taken meanwhile: a socket that is closed
-//! while bytes come resets the connection, and a reset overtakes the answer (RFC 9112 section 9.6). Over HTTP/2 many
-//! clients take the reset of a stream, which is said behind its answer, for a failure of the whole request. So what comes
-//! is read and thrown away for a while, within bounds of bytes and time.
+//! A client that sends a long body sees an early refusal only if we read its bytes meanwhile. A
+//! socket that is closed while bytes come resets the connection, and the reset overtakes the answer
+//! (RFC 9112 section 9.6). Over HTTP/2 the reset of a stream follows the answer, but many clients
+//! take it for a failure of the whole request. So the gateway reads and discards the input for a
+//! while, with limits on bytes and time.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -22,29 +23,30 @@ use crate::observe::counters::Counters;
 use crate::observe::counters::http::{Dialect, Discarded};
 use crate::tls::stream::Stream;
 
-/// A request's body. Over HTTP/2 its rest is thrown away where nobody reads it, so that its stream is not reset.
+/// A request's body. Over HTTP/2 the unread rest is discarded, so that the stream is not reset.
 pub(super) struct Inbound {
-    /// Until it is dropped.
+    /// `None` after the drop has taken it.
     body: Option<Incoming>,
     connection: Arc<HttpConnection>,
-    /// The stream of HTTP/2 whose sender waits for `100 Continue`.
+    /// The number of the HTTP/2 stream whose sender waits for `100 Continue`.
     expects: Option<u32>,
 }
 
-/// Why a body does not come to its end.
+/// The reason why a body does not come to its end.
 pub(super) type Cut = Box<dyn std::error::Error + Send + Sync>;
 
-/// What a stream over HTTP/2 holds while its body is thrown away: stream and task.
-/// Source: `RssAnon` grew by 1.4 KiB for each of 15,000 requests that were refused and whose bodies did not come
-/// (`heads_with_too_many_headers_are_refused_and_not_kept` in `tests/tests/http_memory/main.rs`).
+/// The memory of an HTTP/2 stream and of the task that discards its body.
+/// Source: `RssAnon` grew by 1.4 KiB for each of 15,000 requests that were refused and whose bodies
+/// did not come (`heads_with_too_many_headers_are_refused_and_not_kept` in
+/// `tests/tests/http_memory/main.rs`).
 const DISCARD_BYTES: usize = 1536;
 
-/// For a request that is refused: its body has as much time as one that is wanted.
+/// The limits for the body of a refused request. It has as much time as a wanted body.
 pub(super) fn linger_of(config: &HttpConfig) -> Linger {
     Linger { bytes_max: config.discard_bytes_max, time: config.body_timeout, silence: SILENCE }
 }
 
-/// Sends the last bytes and closes. `linger`: the peer may still be sending.
+/// Sends the last bytes and closes. `linger`: set if the peer may still be sending.
 pub(super) async fn close(
     mut stream: Stream,
     last: &[u8],
@@ -60,7 +62,7 @@ pub(super) async fn close(
     }
 }
 
-/// Throws away the rest of a body over HTTP/2.
+/// Reads and discards the rest of a body over HTTP/2.
 async fn discard(linger: Linger, connection: &HttpConnection, mut body: Incoming) -> Discarded {
     let mut left = linger.bytes_max;
     let discarding = async {
@@ -79,7 +81,7 @@ async fn discard(linger: Linger, connection: &HttpConnection, mut body: Incoming
 }
 
 impl Inbound {
-    /// `expects`: the stream of HTTP/2 whose sender waits for `100 Continue`.
+    /// `expects`: the HTTP/2 stream whose sender waits for `100 Continue`.
     pub(super) fn new(
         body: Incoming,
         connection: &Arc<HttpConnection>,
@@ -97,7 +99,8 @@ impl Drop for Inbound {
     }
 }
 
-/// Leaves a body that nobody wants. Over HTTP/1.1 it has to pass, or ends the connection: see [`close`].
+/// Leaves an unwanted body. Over HTTP/2 a task discards it. Over HTTP/1.1 it has to pass, or the
+/// connection ends: see [`close`].
 pub(super) fn pass_over(connection: &Arc<HttpConnection>, mut body: Incoming) {
     if connection.dialect() != Dialect::Http2
         || body.is_end_stream()
@@ -105,7 +108,7 @@ pub(super) fn pass_over(connection: &Arc<HttpConnection>, mut body: Incoming) {
     {
         return;
     }
-    // A short one is mostly there.
+    // A short body is usually there already.
     let mut cx = Context::from_waker(Waker::noop());
     while let Poll::Ready(frame) = Pin::new(&mut body).poll_frame(&mut cx) {
         if !matches!(frame, Some(Ok(_))) {
@@ -113,7 +116,8 @@ pub(super) fn pass_over(connection: &Arc<HttpConnection>, mut body: Incoming) {
         }
     }
     let Ok(runtime) = Handle::try_current() else { return };
-    // The stream and this task stay, also when the answer has left. Without room for them the stream is reset.
+    // The stream and this task outlive the answer, so they are charged. Without room the stream is
+    // reset.
     let Ok(charge) = connection.caller.ledger.charge(DISCARD_BYTES) else { return };
     let connection = Arc::clone(connection);
     runtime.spawn(async move {
@@ -140,7 +144,7 @@ impl Body for Inbound {
             interim.want(stream);
             connection.orders.wake();
         }
-        // The library calls that an end, as it is for a client.
+        // hyper reports a reset as the end of the body.
         let is_cut = matches!(polled, Poll::Ready(None))
             && connection.dialect() == Dialect::Http2
             && !body.is_end_stream();

@@ -1,4 +1,4 @@
-//! What is known of one connection that HTTP is spoken on: who it is, what it does, what it is told to do.
+//! The state of one HTTP connection: its caller, its phase, and what it has to do.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -14,84 +14,86 @@ use crate::limits::admission::AcceptOrder;
 use crate::limits::http_ledger::Ledger;
 use crate::observe::counters::http::{Dialect, End};
 
-/// Who asks.
+/// The sender of a request, as its connection shows it.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
-    /// Where the connection comes from, as far as that is known.
+    /// The address that the connection comes from, if it is known.
     pub(crate) peer: Option<IpAddr>,
-    /// Where it came in.
+    /// The address of ours that accepted the connection.
     pub(crate) local: SocketAddr,
-    /// Whether it came over TLS.
+    /// Whether the connection uses TLS.
     pub(crate) is_tls: bool,
-    /// The device that its certificate names.
+    /// The device that the client certificate names.
     pub(crate) identity: Option<String>,
-    /// The bytes that it holds.
+    /// The account of the bytes that the connection holds.
     pub(crate) ledger: Arc<Ledger>,
 }
 
-/// One connection.
+/// One HTTP connection.
 ///
 /// ```text
 ///  First ─head─▶ Asked ─answered─▶ Answered ─flushed─▶ Idle ─first byte─▶ Head ─head─▶ Asked …
 ///    with a body: Body until it is whole
 /// ```
 ///
-/// Over HTTP/2 many requests are in progress at one time, and their counts give the phase: `Asked` while the gateway works
-/// on one of them, `Answered` while they wait for bodies or for answers to leave, else `Idle`.
+/// Over HTTP/2 many requests are in progress at one time, and their counts give the phase. It is
+/// `Asked` while the gateway works on one of them. It is `Answered` while they only wait for
+/// bodies, or for answers to leave. Otherwise it is `Idle`.
 ///
-/// Shape: what its task, its stream and the watch over all share. Over HTTP/1.1 the phase is written by the task alone.
-/// Limits: how long it may be in a phase: [`HttpConnection::overdue`].
-/// Cost: a request makes some relaxed loads and stores, and no look at a clock.
+/// Shape: the connection's task, its stream and the registry share it. Over HTTP/1.1 only the task
+/// writes the phase.
+/// Limits: [`HttpConnection::overdue`] bounds the time in a phase.
+/// Cost: a request makes some relaxed loads and stores, and does not read a clock.
 pub(crate) struct HttpConnection {
     pub(super) caller: Caller,
     pub(super) edge: Arc<Edge>,
     dialect: Dialect,
-    /// Of its first request.
+    /// The accept order of its first request.
     accept_order: AcceptOrder,
-    /// Over HTTP/2.
+    /// Interim answers; only over HTTP/2.
     pub(super) interim: Option<Box<Interim>>,
-    /// Its place in the registry, which the registry alone writes.
+    /// The connection's place in the registry. Only the registry writes it.
     pub(super) place: AtomicUsize,
-    /// Phase, and the tick in which it began or in which something came of it.
+    /// The phase, and the tick of its beginning or of the last progress in it.
     state: AtomicU64,
-    /// The tick since which the socket takes nothing, and one; 0: it takes what there is.
+    /// The tick since which the socket takes no bytes, plus one; 0: the socket takes bytes.
     blocked: AtomicU32,
-    /// Requests so far.
+    /// The number of requests so far.
     requests: AtomicU32,
-    /// Requests over HTTP/2 that the gateway works on.
+    /// The number of requests over HTTP/2 that the gateway works on now.
     ours: AtomicU32,
-    /// Answers over HTTP/2 that have to make progress.
+    /// The answers over HTTP/2 that have to make progress.
     answers: Mutex<Vec<Weak<Leaving>>>,
     has_answers: AtomicBool,
-    /// Whether all that was written has left.
+    /// Whether all written bytes have left.
     is_flushed: AtomicBool,
-    /// Whether the connection is within an answer, over HTTP/1.1.
+    /// Whether the connection is within an answer; only over HTTP/1.1.
     is_sending: AtomicBool,
     has_ended: AtomicBool,
     pub(super) orders: Orders,
-    /// The request whose connection is to be taken from HTTP.
+    /// The request that asked for an upgrade. The upgrade takes the connection from HTTP.
     parked: Mutex<Option<Request<()>>>,
     is_parked: AtomicBool,
 }
 
-/// What a connection does.
+/// The phase of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Nothing has been asked yet.
+    /// No request has come yet.
     First,
-    /// Between two requests.
+    /// The connection is between two requests.
     Idle,
-    /// Something of a head has come.
+    /// A part of a head has come.
     Head,
-    /// A head has come, and a body is to.
+    /// A head has come, and its body is still to come.
     Body,
-    /// It is our turn.
+    /// The gateway works on the request.
     Asked,
     /// The answer is ready, and on its way.
     Answered,
 }
 
-/// How long connections may be in a phase, in ticks.
+/// The longest times that a connection may be in a phase, in ticks.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Terms {
     pub(super) head: u32,
@@ -101,7 +103,7 @@ pub(super) struct Terms {
 }
 
 impl HttpConnection {
-    /// `since`: the tick of its accept.
+    /// `since`: the tick in which the connection was accepted.
     pub(super) fn new(
         edge: &Arc<Edge>,
         caller: Caller,
@@ -139,7 +141,7 @@ impl HttpConnection {
         self.state().0
     }
 
-    /// The phase, and the tick in which it began or in which something came of it.
+    /// The phase, and the tick of its beginning or of the last progress in it.
     fn state(&self) -> (Phase, u32) {
         let (phase, since) = unpacked(self.state.load(Ordering::Relaxed));
         if self.dialect == Dialect::Http1 {
@@ -157,17 +159,17 @@ impl HttpConnection {
         self.state.store(packed(phase, self.now()), Ordering::Relaxed);
     }
 
-    /// The tick that it is.
+    /// The current tick.
     pub(super) fn now(&self) -> u32 {
         self.edge.registry.now()
     }
 
-    /// A request over HTTP/2 made progress.
+    /// Notes that a request over HTTP/2 made progress.
     pub(super) fn touch(&self) {
         self.set(Phase::Idle);
     }
 
-    /// Bytes have come.
+    /// Notes that bytes have come.
     pub(super) fn heard(&self) {
         if self.dialect == Dialect::Http2 {
             return;
@@ -175,41 +177,43 @@ impl HttpConnection {
         match self.phase() {
             Phase::Idle => self.set(Phase::Head),
             Phase::Body => self.set(Phase::Body),
-            // A first head has its time from the accept on; what comes in our turn is for later.
+            // The time of a first head runs from the accept. Bytes that come during our turn belong
+            // to a later request.
             Phase::First | Phase::Head | Phase::Asked | Phase::Answered => {}
         }
     }
 
-    /// So many bytes of read buffers may stay because of its header table.
+    /// Charges the bytes of read buffers that the peer's header table may keep.
     pub(super) fn keep(&self, bytes: usize) {
         if self.caller.ledger.keep(bytes).is_err() {
             self.orders.tell(Order::End(End::Memory));
         }
     }
 
-    /// A head has come. Answers with how many requests there have been with this one.
+    /// Notes that a head has come. Returns the number of requests so far, including this one.
     pub(super) fn asked(&self, has_body: bool) -> u32 {
         match self.dialect {
             Dialect::Http1 => self.set(if has_body { Phase::Body } else { Phase::Asked }),
             Dialect::Http2 => self.touch(),
         }
-        // Over HTTP/2 too heads are taken by one task.
+        // One task takes all heads, over HTTP/2 too.
         let requests = self.requests.load(Ordering::Relaxed).saturating_add(1);
         self.requests.store(requests, Ordering::Relaxed);
         requests
     }
 
-    /// Whether what comes belongs to a head, over HTTP/1.1.
+    /// Whether the bytes that come belong to a head; always false over HTTP/2.
     pub(super) fn is_at_head(&self) -> bool {
         matches!(self.phase(), Phase::First | Phase::Head) && self.dialect == Dialect::Http1
     }
 
-    /// Requests so far.
+    /// The number of requests so far.
     pub(super) fn requests(&self) -> u32 {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// Of the request that was heard last: the first one came with the connection, all others come when they are read.
+    /// The accept order of the last request. The first request has that of the connection; every
+    /// later one gets a new one when it is read.
     pub(super) fn accept_order(&self) -> AcceptOrder {
         match self.requests() {
             0 | 1 => self.accept_order,
@@ -217,27 +221,27 @@ impl HttpConnection {
         }
     }
 
-    /// The gateway works on a request.
+    /// The gateway begins to work on a request.
     pub(super) fn begun(&self) {
         if self.dialect == Dialect::Http2 {
             self.ours.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// The request waits for its body: it is the peer's turn.
+    /// The request waits for its body, so it is the peer's turn.
     pub(super) fn awaits(&self) {
         if self.dialect == Dialect::Http2 {
             self.ours.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
-    /// Whether it has made as many requests as it may.
+    /// Whether the connection has made as many requests as it may.
     pub(super) fn is_at_last_request(&self) -> bool {
         let max = self.edge.requests_max;
         max != 0 && self.requests.load(Ordering::Relaxed) >= max
     }
 
-    /// The body is whole.
+    /// Notes that the body is whole.
     pub(super) fn heard_all(&self) {
         match self.dialect {
             Dialect::Http1 if self.phase() == Phase::Body => self.set(Phase::Asked),
@@ -246,7 +250,8 @@ impl HttpConnection {
         }
     }
 
-    /// The gateway does not wait for the body any more. Over HTTP/1.1 it still has to pass before the next request.
+    /// The gateway no longer waits for the body. Over HTTP/1.1 the body must still pass before the
+    /// next request.
     pub(super) fn gave_up_body(&self) {
         if self.dialect == Dialect::Http2 {
             self.ours.fetch_add(1, Ordering::Relaxed);
@@ -254,10 +259,10 @@ impl HttpConnection {
         }
     }
 
-    /// An answer is ready, or a stream of answers has ended.
+    /// Notes that an answer is ready, or that a stream of answers has ended.
     pub(super) fn answered(&self) {
         match self.dialect {
-            // Whoever does not read the body leaves it to the end.
+            // The handler did not read the body, so the phase stays `Body` until it has passed.
             Dialect::Http1 if self.phase() == Phase::Body => {}
             Dialect::Http1 => self.set(Phase::Answered),
             Dialect::Http2 => {
@@ -267,12 +272,12 @@ impl HttpConnection {
         }
     }
 
-    /// Begins or ends an answer of several pieces, over HTTP/1.1.
+    /// Notes the beginning or end of an answer in several pieces, over HTTP/1.1.
     pub(super) fn set_sending(&self, is_sending: bool) {
         self.is_sending.store(is_sending, Ordering::Relaxed);
     }
 
-    /// Watches an answer, which has to make progress from now on.
+    /// Begins to watch the progress of an answer.
     pub(super) fn watch_answer(&self) -> Arc<Leaving> {
         let leaving = Leaving::new(&self.edge);
         self.answers().push(Arc::downgrade(&leaving));
@@ -280,7 +285,7 @@ impl HttpConnection {
         leaving
     }
 
-    /// Resets the streams of answers without progress for longer than `stall` ticks.
+    /// Resets the streams of answers that made no progress for longer than `stall` ticks.
     pub(super) fn look_at_answers(&self, now: u32, stall: u32) {
         if !self.has_answers.load(Ordering::Relaxed) {
             return;
@@ -303,13 +308,13 @@ impl HttpConnection {
         self.answers.lock().expect("no panic happens under the lock of a connection's answers")
     }
 
-    /// The socket has taken bytes, but not all there is to be sent.
+    /// The socket has taken bytes, but some are still to be sent.
     pub(super) fn wrote(&self) {
         self.is_flushed.store(false, Ordering::Relaxed);
         self.blocked.store(0, Ordering::Relaxed);
     }
 
-    /// The socket takes nothing.
+    /// The socket takes no bytes.
     pub(super) fn blocked(&self) {
         self.is_flushed.store(false, Ordering::Relaxed);
         if self.blocked.load(Ordering::Relaxed) == 0 {
@@ -317,7 +322,7 @@ impl HttpConnection {
         }
     }
 
-    /// All has left.
+    /// All bytes have left.
     pub(super) fn flushed(&self) {
         if self.is_flushed.load(Ordering::Relaxed) {
             return;
@@ -343,9 +348,9 @@ impl HttpConnection {
         self.has_ended.load(Ordering::Relaxed)
     }
 
-    /// The tick since which it is the peer's turn; `None`: it is ours.
+    /// The tick since which it is the peer's turn; `None`: it is the gateway's turn.
     pub(super) fn silent_since(&self) -> Option<u32> {
-        // A peer that reads nothing is not waiting for us.
+        // A peer that does not read its answer is not waiting for us.
         if let Some(since) = self.blocked_since() {
             return Some(since);
         }
@@ -361,7 +366,7 @@ impl HttpConnection {
         self.blocked.load(Ordering::Relaxed).checked_sub(1)
     }
 
-    /// Why it has to end, if it does.
+    /// The reason why the connection has to end now, if there is one.
     pub(super) fn overdue(&self, now: u32, terms: &Terms) -> Option<End> {
         let is_over = |since, term| now.saturating_sub(since) > term;
         if self.blocked_since().is_some_and(|since| is_over(since, terms.stall)) {
@@ -377,7 +382,7 @@ impl HttpConnection {
         is_over(since, term).then_some(end)
     }
 
-    /// Leaves the request for whoever takes the connection.
+    /// Keeps the upgrade request for the task, which takes the connection from HTTP.
     pub(super) fn park(&self, request: Request<()>) {
         *self.parked() = Some(request);
         self.is_parked.store(true, Ordering::Relaxed);

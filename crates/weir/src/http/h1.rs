@@ -1,4 +1,4 @@
-//! HTTP/1.1 on one connection, until its end or until it is taken from HTTP.
+//! HTTP/1.1 on one connection, until its end or until an upgrade takes it.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -37,22 +37,23 @@ pub(super) enum Admitted {
     None,
 }
 
-/// What is common to all connections.
+/// The settings that all connections share.
 pub(super) fn builder(config: &HttpConfig) -> http1::Builder {
     let mut builder = http1::Builder::new();
-    // The time for a head is watched by the registry, together with all others: a timer for each head costs more.
+    // The registry watches the times of all heads together: one timer for each head would cost
+    // more.
     builder
         .header_read_timeout(None)
         .max_buf_size(config.head_bytes_max)
         .max_headers(config.headers_max)
-        // Who has said all may end its side: it gets its answer.
+        // A client that has sent all its requests may end its side. It still gets its answer.
         .half_close(true);
     builder
 }
 
 /// Serves the connection.
 ///
-/// `ahead`: what has come so far.
+/// `ahead`: the bytes that have come so far.
 pub(super) async fn converse(
     connection: &Arc<HttpConnection>,
     stream: Stream,
@@ -82,7 +83,7 @@ pub(super) async fn converse(
     let parts = conn.into_parts();
     let (stream, ahead) = parts.io.into_inner().into_parts();
     let is_unread = !parts.read_buf.is_empty() || !ahead.is_empty();
-    // Where it is not spoken, or not from the beginning; the library leaves the answer to us.
+    // HTTP/2 is off, or its preface came behind a request. hyper leaves the answer to us.
     let is_h2 = parts.read_buf.starts_with(PREFACE);
     match step {
         Step::Parked => {
@@ -94,7 +95,7 @@ pub(super) async fn converse(
                     let taken = Taken { stream, read_ahead, request, permit, connection };
                     ConversationEnd::Taken(Box::new(taken))
                 }
-                // A request was heard, so it has a permit.
+                // A request has come, so the connection has a permit.
                 (Some(_) | None, _) => ConversationEnd::Over(End::Broken),
             }
         }
@@ -106,7 +107,7 @@ pub(super) async fn converse(
             let is_unread = is_unread || connection.phase() == Phase::Body || end.is_mid_request();
             let linger =
                 (is_unread && !connection.has_ended()).then(|| linger_of(&connection.edge.h2));
-            // Whoever needs its place gets it.
+            // If another connection needs the place, this one stops lingering.
             tokio::select! {
                 () = close(stream, last, linger, &connection.edge.counters) => {}
                 () = connection.orders.told_to_end() => {}
@@ -141,7 +142,7 @@ impl Admitted {
     }
 }
 
-/// Why it ended by itself.
+/// The reason why the connection ended by itself.
 fn end_of(connection: &HttpConnection, ended: hyper::Result<()>, is_draining: bool) -> End {
     match ended {
         Ok(()) if connection.has_ended() => End::Peer,
@@ -164,7 +165,7 @@ fn end_of(connection: &HttpConnection, ended: hyper::Result<()>, is_draining: bo
 }
 
 impl End {
-    /// Whether the peer may still be sending what nobody reads.
+    /// Whether the peer may still be sending bytes that nobody reads.
     fn is_mid_request(self) -> bool {
         matches!(self, End::Malformed | End::HeadTooLarge)
     }

@@ -21,20 +21,21 @@ use crate::base::config::HttpConfig;
 use crate::observe::counters::http::End;
 use crate::tls::stream::Stream;
 
-/// The requests of a connection that nobody has looked at yet.
+/// The requests of a connection that have not been polled yet.
 ///
-/// They are carried out by the connection's own task, once all that came with them has been taken, so that all answers
-/// that are ready at once leave with one write. Whatever has to wait becomes a task.
+/// The connection's own task polls them after hyper has read all input that is there. So all
+/// answers that are ready at once leave with one write. A request that has to wait becomes a task
+/// of its own.
 struct Tasks {
     begun: Mutex<Vec<Task>>,
     connection: Arc<HttpConnection>,
 }
 
-/// The library's way to the requests: each of them has a clone, so it must not keep them.
+/// hyper's way to the requests. Each request has a clone, so a clone must not keep them alive.
 #[derive(Clone)]
 struct Executor(Weak<Tasks>);
 
-/// A request, until it is answered or its stream is to be reset: that is what dropping it does.
+/// A request, until its answer has left or its stream is reset. Dropping it resets the stream.
 struct Task {
     answering: Pin<Box<dyn Future<Output = ()> + Send>>,
     watch: Option<Watch>,
@@ -54,7 +55,7 @@ impl Future for Task {
         self.watch = watch.or(self.watch.take());
         self.leaving = match handed {
             Some(Handed::Long(leaving)) => Some(leaving),
-            // It waits for the window of its stream.
+            // The answer waits for the window of its stream.
             Some(Handed::Short) => {
                 let leaving = self.connection.watch_answer();
                 leaving.handed();
@@ -78,7 +79,7 @@ where
     F: Future<Output = ()> + Send + 'static,
 {
     fn execute(&self, request: F) {
-        // Without the connection's task nothing answers it.
+        // The connection's task has ended, so nothing could send the answer.
         let Some(tasks) = self.0.upgrade() else { return };
         let connection = Arc::clone(&tasks.connection);
         let task = Task { answering: Box::pin(request), watch: None, leaving: None, connection };
@@ -91,7 +92,7 @@ impl Tasks {
         Arc::new(Tasks { begun: Mutex::default(), connection: Arc::clone(connection) })
     }
 
-    /// Begins all of them; `false`: there were none.
+    /// Polls all of them for the first time; `false`: there were none.
     fn begin(&self, cx: &mut Context<'_>) -> bool {
         let mut begun = std::mem::take(&mut *self.lock());
         let is_any = !begun.is_empty();
@@ -100,7 +101,7 @@ impl Tasks {
                 tokio::spawn(task);
             }
         }
-        // The room for them is kept, unless a registry has come meanwhile.
+        // Keeps the allocation, unless new requests have come meanwhile.
         let mut left = self.lock();
         if left.is_empty() {
             *left = begun;
@@ -132,7 +133,7 @@ fn builder(config: &HttpConfig, tasks: &Arc<Tasks>) -> http2::Builder<Executor> 
 
 /// Serves the connection to its end.
 ///
-/// `ahead`: what has come so far.
+/// `ahead`: the bytes that have come so far.
 pub(super) async fn converse(
     connection: &Arc<HttpConnection>,
     stream: Stream,
@@ -163,7 +164,8 @@ pub(super) async fn converse(
     match told {
         Ok(ended) => end_of(connection, ended, follower.is_draining()),
         Err(end) => {
-            // The peer hears which of its requests were not looked at, if it listens.
+            // GOAWAY tells the peer which of its requests were not handled, if the peer still
+            // reads.
             conn.as_mut().graceful_shutdown();
             let goodbye = if end == End::Memory { Duration::ZERO } else { GOODBYE_TIMEOUT };
             let _ = timeout(goodbye, conn).await;
@@ -191,13 +193,14 @@ fn end_of(connection: &HttpConnection, ended: hyper::Result<()>, is_draining: bo
     }
 }
 
-/// The smallest there may be (RFC 9113 section 4.2): one waits for each connection.
+/// The smallest limit that there may be (RFC 9113 section 4.2): one frame waits for each
+/// connection.
 const FRAME_BYTES_MAX: u32 = 16 * 1024;
-/// Of an answer, as much as waits for its stream's window.
+/// The bytes of an answer that may wait for the window of its stream.
 const SEND_BYTES_MAX: usize = 16 * 1024;
-/// Streams that were reset before they were looked at; more are a flood.
+/// Streams that the peer reset before we handled them; more are a flood.
 const RESETS_PENDING_MAX: usize = 20;
-/// Streams that we reset since the peer broke a rule on them; more are an attack.
+/// Streams that we reset because the peer broke a rule on them; more are an attack.
 const RESETS_OF_OURS_MAX: usize = 128;
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);

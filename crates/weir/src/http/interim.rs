@@ -1,17 +1,19 @@
 //! `100 Continue` over HTTP/2 (RFC 9110 section 10.1.1, RFC 9113 section 8.1.1).
 //!
-//! The library says it over HTTP/1.1 alone, and gives nobody a way to say it on a stream. So it is said here, between two
-//! frames of the library's. For that the heads of frames are looked at as they go by, nine bytes each:
+//! hyper sends it over HTTP/1.1 only, and offers no way to send it on a stream. So this module
+//! sends it, between two frames of hyper's. For that it reads the heads of all frames that pass,
+//! nine bytes each:
 //!
 //! ```text
 //!  HEADERS of a new stream ─▶ opened ─its request is answered by the service─▶ claimed
 //!                                        its body is awaited ─▶ due ─between two frames─▶ said
 //! ```
 //!
-//! The library hands requests over in the order in which their streams were opened, so the first one that is opened is
-//! that of the next request. A request that the library refuses itself is never handed over. All that came with it are
-//! handed over in the same turn, so what is opened still at the turn's end is forgotten: the order is wrong for that turn
-//! at the most, and what is missed then is an answer that no client may wait for without end.
+//! hyper hands requests over in the order in which their streams were opened. So the first opened
+//! stream belongs to the next request. hyper never hands over a request that it refuses itself. All
+//! requests that came with it are handed over in the same turn. Streams that are still opened at
+//! the end of the turn are therefore forgotten. The order is wrong for that turn at most. Then a
+//! `100 Continue` is missed, and no client may wait for that without end.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,11 +21,11 @@ use std::sync::{Mutex, MutexGuard};
 
 use super::arrival::PREFACE;
 
-/// What is known of the streams of one connection.
+/// The streams of one connection, as far as interim answers need them.
 ///
-/// Limits: streams that are opened in one turn, which are bounded by what is read in one, and those that wait for the word,
-/// of which there are `http.h2_streams_max`.
-/// Cost: some nanoseconds a frame, and a lock that nobody else holds.
+/// Limits: it keeps the streams that were opened in one turn, bounded by the bytes that are read in
+/// one. It also keeps the streams that wait for `100 Continue`, at most `http.h2_streams_max`.
+/// Cost: some nanoseconds a frame, and a lock that no other thread holds.
 #[derive(Default)]
 pub(super) struct Interim {
     streams: Mutex<Streams>,
@@ -33,23 +35,23 @@ pub(super) struct Interim {
 #[derive(Default)]
 struct Streams {
     read: Frames,
-    /// Bytes of the preface that are to come; `None` at the beginning.
+    /// Bytes of the preface that are still to come; `None` at the beginning.
     preface_left: Option<usize>,
     written: Frames,
-    /// The library is between HEADERS and their end: nothing may stand there.
+    /// hyper is between HEADERS and their end. No other frame may stand there.
     is_within_headers: bool,
     last: u32,
     opened: VecDeque<u32>,
     due: Vec<u32>,
 }
 
-/// Where one frame ends and the next one begins.
+/// The place in a row of frames: where one ends and the next one begins.
 #[derive(Default)]
 struct Frames {
     head: [u8; HEAD_BYTES],
-    /// Bytes of the head that are there.
+    /// Bytes of the head that have come.
     known: usize,
-    /// Bytes of the payload that are to come.
+    /// Bytes of the payload that are still to come.
     left: usize,
 }
 
@@ -62,7 +64,7 @@ struct Head {
 }
 
 impl Interim {
-    /// Bytes have come.
+    /// Reads bytes that have come.
     pub(super) fn read(&self, bytes: &[u8]) {
         let mut streams = self.lock();
         let Streams { read, preface_left, last, opened, due, .. } = &mut *streams;
@@ -70,7 +72,7 @@ impl Interim {
         let skipped = bytes.len().min(*left);
         *left -= skipped;
         read.pass(&bytes[skipped..], |head| match head.kind {
-            // Behind a body there are trailers, on a stream that was opened before.
+            // HEADERS on a stream that was opened before are trailers.
             HEADERS if head.stream > *last => {
                 *last = head.stream;
                 opened.push_back(head.stream);
@@ -80,7 +82,7 @@ impl Interim {
         });
     }
 
-    /// Bytes of the library's have left.
+    /// Reads bytes of hyper's that have left.
     pub(super) fn written(&self, bytes: &[u8]) {
         let mut streams = self.lock();
         let Streams { written, is_within_headers, opened, due, .. } = &mut *streams;
@@ -88,7 +90,7 @@ impl Interim {
             if matches!(head.kind, HEADERS | CONTINUATION) {
                 *is_within_headers = head.flags & END_HEADERS == 0;
             }
-            // It is answered or ended: the word would come too late.
+            // The request is answered or ended, so `100 Continue` would come too late.
             if matches!(head.kind, HEADERS | RST_STREAM) {
                 due.retain(|stream| *stream != head.stream);
                 opened.retain(|stream| *stream != head.stream);
@@ -96,23 +98,23 @@ impl Interim {
         });
     }
 
-    /// The stream of the request that is handed over now.
+    /// The stream of the request that hyper hands over now.
     pub(super) fn claim(&self) -> Option<u32> {
         self.lock().opened.pop_front()
     }
 
-    /// All requests that have come are handed over.
+    /// Notes that hyper has handed over all requests that have come.
     pub(super) fn settle(&self) {
         self.lock().opened.clear();
     }
 
-    /// The body of a request is awaited, and its sender waits for us to say so.
+    /// The handler waits for the body of a request, and its sender waits for `100 Continue`.
     pub(super) fn want(&self, stream: u32) {
         self.lock().due.push(stream);
         self.is_due.store(true, Ordering::Release);
     }
 
-    /// What is to be said now, between two frames; empty: nothing.
+    /// The bytes to be sent now, between two frames; empty: none.
     pub(super) fn take_due(&self) -> Vec<u8> {
         if !self.is_due.load(Ordering::Acquire) {
             return Vec::new();
@@ -134,7 +136,7 @@ impl Interim {
 }
 
 impl Frames {
-    /// Shows the heads in the next bytes.
+    /// Calls `see` with the heads in the next bytes.
     fn pass(&mut self, mut bytes: &[u8], mut see: impl FnMut(Head)) {
         loop {
             let skipped = bytes.len().min(self.left);
@@ -163,13 +165,14 @@ impl Frames {
     }
 }
 
-/// RFC 9113 section 4.1.
+/// The length of a frame's head (RFC 9113 section 4.1).
 const HEAD_BYTES: usize = 9;
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 const CONTINUATION: u8 = 9;
 const END_HEADERS: u8 = 4;
-/// HEADERS of five bytes, without the stream: `:status 100`, by the index of its name, for no table.
+/// HEADERS of five bytes, without the stream: `:status 100`. The name is an index, and the field
+/// does not go into a table.
 const CONTINUE: &[u8; 10] = b"\x00\x00\x05\x01\x04\x08\x03100";
 
 #[cfg(test)]

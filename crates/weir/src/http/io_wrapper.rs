@@ -1,4 +1,4 @@
-//! Between the stream of a connection and the library that speaks HTTP on it: it shows what goes through.
+//! The I/O wrapper between a connection's stream and hyper. It watches the bytes that pass.
 
 use std::io;
 use std::pin::Pin;
@@ -15,29 +15,31 @@ use crate::base::peer_charge::{NoRoom, PeerCharge};
 use crate::observe::counters::http::Dialect;
 use crate::tls::stream::Stream;
 
-/// A stream whose connection knows when bytes come, when the socket takes none, and when all has left.
+/// A stream that tells its connection when bytes come, when the socket takes none, and when all
+/// bytes have left.
 ///
-/// That all has left is known since the library flushes behind everything that it writes: the last call was a flush that
-/// was done.
-/// It does not end the socket's side when it is told to: whoever takes it apart does, or drops it.
+/// hyper flushes after every write. So all bytes have left when the last call was a flush that
+/// succeeded.
+/// `poll_shutdown` only flushes. The caller of [`IoWrapper::into_parts`] ends the socket's side, or
+/// drops the stream.
 pub(super) struct IoWrapper {
     stream: Stream,
-    /// What came before HTTP was recognised; it is read first.
+    /// Bytes that came before HTTP began. They are read first.
     ahead: Vec<u8>,
     connection: Arc<HttpConnection>,
-    /// Our own word, which leaves before anything else of the library's.
+    /// Interim answers of ours. They leave before hyper's next bytes.
     due: Vec<u8>,
     head: Head,
-    /// Over HTTP/2.
+    /// The header table of the peer; only over HTTP/2.
     table: Option<Box<Table>>,
 }
 
-/// A head of HTTP/1.1 that is not whole, which the library keeps.
+/// The part of an HTTP/1.1 head that hyper keeps until the head is whole.
 ///
-/// Limits: as long as the library's buffer has it grown, it is charged to the share of HTTP in the byte budget. Most
-/// heads are shorter than [`BUFFER_BYTES`], and cost nothing here.
+/// Limits: if the head makes hyper's buffer grow, its bytes are charged to the share `http` of the
+/// byte budget. Most heads are shorter than [`BUFFER_BYTES`] and are not charged.
 struct Head {
-    /// The requests before it.
+    /// The number of requests before it.
     requests: u32,
     bytes: usize,
     charge: PeerCharge,
@@ -52,14 +54,14 @@ impl IoWrapper {
         Self { stream, ahead, connection, due: Vec::new(), head, table }
     }
 
-    /// The stream, and what was not read yet of what came before.
+    /// The stream, and the bytes that came before HTTP began and are still unread.
     pub(super) fn into_parts(self) -> (Stream, Vec<u8>) {
         (self.stream, self.ahead)
     }
 }
 
 impl IoWrapper {
-    /// Says what is due between two frames of HTTP/2.
+    /// Writes the interim answers that are due, between two frames of HTTP/2.
     fn poll_due(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Some(interim) = &self.connection.interim else { return Poll::Ready(Ok(())) };
         if self.due.is_empty() {
@@ -94,16 +96,16 @@ impl Head {
         self.charge.set(self.bytes).map_err(|NoRoom| io::ErrorKind::OutOfMemory.into())
     }
 
-    /// It is whole.
+    /// Gives the charge back, because the head is whole.
     fn let_go(&mut self) {
         if self.charge.bytes() > 0 {
-            // Nothing is always there.
+            // Setting a charge to zero always succeeds.
             let _ = self.charge.set(0);
         }
     }
 }
 
-/// What the library begins with, for each connection (`INIT_BUFFER_SIZE` in hyper's `proto/h1/io.rs`).
+/// The first size of hyper's read buffer (`INIT_BUFFER_SIZE` in hyper's `proto/h1/io.rs`).
 const BUFFER_BYTES: usize = 8192;
 
 impl AsyncRead for IoWrapper {

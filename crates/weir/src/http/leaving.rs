@@ -1,4 +1,4 @@
-//! How answers leave: whether the pieces that the library holds make progress.
+//! The progress of answers over HTTP/2: whether hyper writes the pieces that it holds.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -7,34 +7,34 @@ use std::task::{Context, Poll, Waker};
 
 use super::Edge;
 
-/// The progress of an answer over HTTP/2. Its stream is reset when it makes none.
+/// The progress of an answer over HTTP/2. Without progress its stream is reset.
 ///
-/// The library drops a piece when all of it is written: that is progress.
+/// hyper drops a piece when it has written all of it: that is progress.
 /// Limits: `connection.stall_timeout` for a piece; see [`Leaving::look`].
 pub(super) struct Leaving {
     edge: Arc<Edge>,
-    /// Pieces that the library holds.
+    /// The number of pieces that hyper holds.
     pieces: AtomicU32,
-    /// The tick of the last progress, plus one; 0: the library holds no piece.
+    /// The tick of the last progress, plus one; 0: hyper holds no piece.
     since: AtomicU32,
     is_stalled: AtomicBool,
     waker: Mutex<Option<Waker>>,
 }
 
 thread_local! {
-    /// Tells the task of a request which piece its poll has given to the library.
+    /// Tells the task of a request which piece its poll has given to hyper.
     static HANDED: Cell<Option<Handed>> = const { Cell::new(None) };
 }
 
-/// What a poll has given to the library.
+/// What a poll has given to hyper.
 pub(super) enum Handed {
-    /// A short answer, whole. Its task watches it if it has to wait.
+    /// A whole short answer. Its task watches it if it has to wait.
     Short,
     /// A piece of a long answer.
     Long(Arc<Leaving>),
 }
 
-/// Takes what the last poll has given to the library.
+/// Takes what the last poll has given to hyper.
 pub(super) fn take_handed() -> Option<Handed> {
     HANDED.take()
 }
@@ -54,13 +54,13 @@ impl Leaving {
         })
     }
 
-    /// The library gets a piece.
+    /// Notes that hyper gets a piece.
     pub(super) fn handed(&self) {
         self.pieces.fetch_add(1, Ordering::SeqCst);
         self.moved();
     }
 
-    /// The library has written a piece.
+    /// Notes that hyper has written a piece.
     pub(super) fn left(&self) {
         if self.pieces.fetch_sub(1, Ordering::SeqCst) == 1 {
             self.since.store(0, Ordering::Relaxed);
@@ -74,7 +74,7 @@ impl Leaving {
         self.since.store(self.edge.registry.now().saturating_add(1), Ordering::Relaxed);
     }
 
-    /// Ready when the library holds no piece of it.
+    /// Ready when hyper holds no piece of the answer.
     pub(super) fn poll_gone(&self, cx: &Context<'_>) -> Poll<()> {
         self.listen(cx);
         match self.pieces.load(Ordering::SeqCst) {
@@ -91,13 +91,13 @@ impl Leaving {
                 self.wake();
             }
             Some(_) => {}
-            // A piece came while the one before it went.
+            // A new piece came while the one before it left.
             None if self.pieces.load(Ordering::SeqCst) > 0 => self.moved(),
             None => {}
         }
     }
 
-    /// Whether the stream is to be reset; if that is decided later, it wakes the task.
+    /// Whether the stream has to be reset. A later decision wakes the task.
     pub(super) fn is_stalled(&self, cx: &Context<'_>) -> bool {
         self.listen(cx);
         self.is_stalled.load(Ordering::Acquire)

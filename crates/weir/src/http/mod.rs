@@ -1,4 +1,5 @@
-//! The HTTP edge: HTTP/1.1 and HTTP/2 on the front, for browsers, backends, and devices without our protocol.
+//! The HTTP edge: it serves HTTP/1.1 and HTTP/2 on threads of the front, to browsers, backends, and
+//! devices that do not speak our protocol.
 //!
 //! ```text
 //!  accepted ─PROXY, TLS─▶ version known ─▶ h1 or h2: requests ─▶ service ─▶ hello, public API
@@ -6,10 +7,12 @@
 //!                                          └─ a request that asks for something else ─▶ upgrade
 //! ```
 //!
-//! `registry` knows all connections and ends those that are silent for too long, `connection` is what is known of one,
-//! `io_wrapper` sees its bytes go by, `leaving` watches the progress of answers over HTTP/2, `piece` is a piece of one,
-//! `table` counts what header tables keep, and `threads` says where all of this runs. The accounts of requests and answers
-//! are in `limits::http_ledger`. What the public API answers is in `api`.
+//! `registry` knows all HTTP connections and ends those that are silent for too long. `connection`
+//! is the state of one connection, and `orders` tells its task to end. `io_wrapper` watches the
+//! bytes of a connection. `leaving` watches the progress of answers over HTTP/2, and `piece` is one
+//! piece of an answer. `table` counts the bytes that header tables keep. `threads` chooses the
+//! threads of the edge. `api` answers the requests of the public API. `limits::http_ledger`
+//! accounts for the bytes of requests and answers.
 
 mod api;
 mod arrival;
@@ -57,7 +60,7 @@ use crate::limits::admission::Unsettled;
 use crate::observe::counters::Counters;
 use crate::tls::stream::Stream;
 
-/// What all connections with HTTP share.
+/// The values that all HTTP connections share.
 pub(crate) struct Edge {
     shared: Arc<SharedState>,
     api: Api,
@@ -65,13 +68,13 @@ pub(crate) struct Edge {
     counters: Arc<Counters>,
     h1: http1::Builder,
     h2: HttpConfig,
-    /// Requests that one connection may make; 0: as many as it likes.
+    /// The number of requests that one connection may make; 0: no limit.
     requests_max: u32,
     turns: Turns,
 }
 
 impl Edge {
-    /// Begins to watch over connections, of which there are none yet.
+    /// Starts the registry's clock. There are no connections yet.
     pub(crate) fn start(handle: &Handle, threads: &Threads) -> Arc<Edge> {
         let edge = Arc::new(Edge::new(handle, threads));
         let watching = Arc::clone(&edge);
@@ -95,34 +98,34 @@ impl Edge {
         }
     }
 
-    /// How often readers of events hear that we live, unless they ask for something else: twice as often as others, as
-    /// proxies give up on a silent answer after a minute.
+    /// The default interval of signs of life to readers of events. It is half the heartbeat of
+    /// other connections, because proxies give up on a silent answer after a minute.
     fn heartbeat_of_events_ms(&self) -> u32 {
         let connection = &self.shared.config().connection;
         let heartbeat = (connection.heartbeat / 2).max(connection.heartbeat_min);
         u32::try_from(heartbeat.as_millis()).unwrap_or(u32::MAX)
     }
 
-    /// Has all connections end when they have no request in progress.
+    /// Tells all connections to end when they have no request in progress.
     pub(crate) fn drain(&self) {
         self.registry.drain();
     }
 
-    /// The account of a new connection.
+    /// The ledger of a new connection.
     fn ledger(&self) -> Arc<Ledger> {
         Ledger::new(&self.shared.http_share, self.h2.answer_bytes_max)
     }
 
-    /// Connections that HTTP is spoken on.
+    /// The number of open HTTP connections.
     pub(crate) fn connection_count(&self) -> usize {
         self.registry.count()
     }
 }
 
-/// Takes a connection to its end.
+/// Serves a connection from its accept to its end.
 ///
-/// `is_proxied`: it comes through a proxy, which tells where from.
-/// Cost: a silent connection has this future and no buffer.
+/// `is_proxied`: the connection begins with a PROXY header, which names the client's address.
+/// Cost: a silent connection keeps this future and no buffer.
 pub(crate) async fn run(
     shared: Arc<SharedState>,
     edge: Arc<Edge>,
@@ -134,7 +137,7 @@ pub(crate) async fn run(
     let mut draining = shared.draining.subscribe();
     let arrived = tokio::select! {
         arrived = arrival::hear(&shared, &edge, &mut stream, &mut unsettled, is_proxied) => arrived,
-        // The sender lives in the shared, so this ends only by draining.
+        // The shared state owns the sender, so this ends only by draining.
         _ = draining.wait_for(|is_draining| *is_draining) => Err(CloseReason::Draining.into()),
     };
     drop(draining);
@@ -144,7 +147,8 @@ pub(crate) async fn run(
             if let Err(reason) = stream.charge_http() {
                 return shared.counters().count_closed(reason);
             }
-            // The threads of handshakes are for those who have none yet.
+            // The handshake is done: leave the handshake threads to connections that still need
+            // one.
             let runtime = edge.turns.next().clone();
             match stream.rebind(&runtime) {
                 Ok(stream) => {
@@ -172,7 +176,7 @@ pub(crate) async fn run(
     }
 }
 
-/// Speaks HTTP.
+/// Serves HTTP on a connection whose version is known.
 async fn serve(
     edge: Arc<Edge>,
     stream: Stream,

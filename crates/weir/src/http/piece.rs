@@ -1,4 +1,4 @@
-//! The pieces of an answer that the library holds, and what ends with the last.
+//! The pieces of an answer that hyper holds, and the things that end with a piece.
 
 use std::sync::Arc;
 
@@ -10,20 +10,20 @@ use crate::limits::http_ledger::{NoShare, Stage};
 
 /// A request over HTTP/2 whose answer has not left yet.
 ///
-/// It moves from the request to the answer, and from there into the answer's last piece. So it is dropped when that piece
-/// is written, or when the stream is reset.
+/// It moves from the request to the answer, and from there into the answer's last piece. So it is
+/// dropped when hyper has written that piece, or when the stream is reset.
 pub(super) struct Open {
     connection: Arc<HttpConnection>,
     stage: Stage,
 }
 
-/// A piece of an answer; the library drops it when it is written.
+/// A piece of an answer. hyper drops it when it is written.
 pub(crate) struct Piece {
     data: Bytes,
     held: Held,
 }
 
-/// What ends with a piece.
+/// The things that end with a piece.
 #[derive(Default)]
 pub(super) struct Held {
     #[expect(dead_code, reason = "it is kept for its drop")]
@@ -39,7 +39,7 @@ impl Open {
         Ok(Open { connection: Arc::clone(connection), stage: Stage::Begun })
     }
 
-    /// The library gets the last piece.
+    /// Notes that hyper gets the last piece.
     pub(super) fn hand(&mut self) {
         if self.stage == Stage::Begun {
             self.stage = self.connection.caller.ledger.hand();

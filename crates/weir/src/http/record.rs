@@ -1,4 +1,4 @@
-//! What the access log is told of a request, by whoever answers it.
+//! The lines of the access log, for requests that this edge answers.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use crate::observe::access::line::{
     HOST_BYTES_MAX, METHOD_BYTES_MAX, REFERER_BYTES_MAX, TARGET_BYTES_MAX, USER_AGENT_BYTES_MAX,
 };
 
-/// What of a request outlives its head, where there is an access log.
+/// The parts of a request that outlive its head; only where there is an access log.
 pub(super) struct Noted {
     pub(super) began: Instant,
     method: Method,
@@ -22,11 +22,11 @@ pub(super) struct Noted {
     referer: Option<HeaderValue>,
 }
 
-/// The device or service whose token a request has shown: an extension of its answer.
+/// The device or service whose token the request has shown. It is an extension of the answer.
 #[derive(Debug, Clone)]
 pub(crate) struct Asker(pub(crate) Box<str>);
 
-/// What is known of a request that has been answered.
+/// The parts of an answered request that the access log shows.
 struct Seen<'a> {
     began: Instant,
     method: &'a Method,
@@ -46,7 +46,8 @@ pub(super) struct LoggedAnswer<'a> {
 }
 
 impl Noted {
-    /// Limits: of each text as much as a line shows, and one byte more, so that the line shows the cut.
+    /// Limits: of each text it keeps as much as a line shows, and one byte more, so that the line
+    /// shows the cut.
     pub(super) fn of<B>(began: Instant, request: &Request<B>) -> Box<Noted> {
         let headers = request.headers();
         let noted = |name, max| headers.get(name).map(|value| clipped(value, max));
@@ -63,7 +64,7 @@ impl Noted {
         })
     }
 
-    /// Has the log take the line of its request.
+    /// Gives the access log the line of the request.
     pub(super) fn record(
         &self,
         connection: &HttpConnection,
@@ -90,7 +91,7 @@ fn short_method(method: &Method) -> Method {
     shown.and_then(|shown| Method::from_bytes(shown).ok()).unwrap_or_else(|| method.clone())
 }
 
-/// The value, or its beginning where it is longer than a line shows.
+/// The value; only its beginning if it is longer than a line shows.
 fn clipped(value: &HeaderValue, max: usize) -> HeaderValue {
     if value.len() <= max + 1 {
         return value.clone();
@@ -98,7 +99,7 @@ fn clipped(value: &HeaderValue, max: usize) -> HeaderValue {
     HeaderValue::from_bytes(&value.as_bytes()[..=max]).unwrap_or_else(|_| value.clone())
 }
 
-/// Has the log take the line of a request that is answered while its head is there.
+/// Gives the access log the line of a request that is answered while its head is still there.
 pub(super) fn record_at_once(
     connection: &HttpConnection,
     began: Instant,

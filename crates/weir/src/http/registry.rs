@@ -1,5 +1,5 @@
-//! All connections that HTTP is spoken on: how many there may be, how long they may be silent, and which of them goes
-//! when one more comes.
+//! The registry of all HTTP connections. It limits their number and their silence, and decides
+//! which connection gives way to a new one.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -17,16 +17,17 @@ use crate::observe::counters::http::End;
 
 /// The open connections, and the clock that they share.
 ///
-/// Limits: `http.connections_max`; one more takes the place of the one that is silent for longest among [`LOOKED_AT`] of
-/// them, and is refused if all of these are busy.
-/// Cost: no timer for a connection. A look at all of them every tick, and a lock when one comes or goes.
+/// Limits: `http.connections_max`. One connection more takes the place of the longest silent one
+/// among [`LOOKED_AT`] of them. If all of these are busy, the new one is refused.
+/// Cost: no timer for a connection. Each tick looks at all connections, and each connection takes
+/// the lock when it comes and when it goes.
 pub(crate) struct Registry {
     members: Mutex<Members>,
     /// Ticks since the start.
     now: AtomicU32,
     max: usize,
     terms: Terms,
-    /// The bytes that they may hold.
+    /// The share of the byte budget that the connections use.
     share: Arc<HttpShare>,
     has_begun: Notify,
 }
@@ -35,11 +36,11 @@ pub(crate) struct Registry {
 struct Members {
     connections: Vec<Arc<HttpConnection>>,
     is_draining: bool,
-    /// Where the next look for a silent one begins.
+    /// The index at which the next search for a silent connection begins.
     cursor: usize,
 }
 
-/// A place in the registry.
+/// A connection's place in the registry. Its drop gives the place back.
 pub(super) struct Member {
     connection: Arc<HttpConnection>,
 }
@@ -62,7 +63,7 @@ impl Registry {
         }
     }
 
-    /// The tick that it is.
+    /// The current tick.
     pub(super) fn now(&self) -> u32 {
         self.now.load(Ordering::Relaxed)
     }
@@ -71,7 +72,8 @@ impl Registry {
         self.lock().connections.len()
     }
 
-    /// Takes a place, somebody else's if need be; `None`: there is none, or the gateway shuts down.
+    /// Takes a place, if need be that of a silent connection. `None`: there is no place, or the
+    /// gateway shuts down.
     pub(super) fn enter(&self, connection: &Arc<HttpConnection>) -> Option<Member> {
         let mut members = self.lock();
         if members.is_draining {
@@ -89,7 +91,7 @@ impl Registry {
         Some(Member { connection: Arc::clone(connection) })
     }
 
-    /// Why there is no place.
+    /// The reason why there is no place.
     pub(super) fn refusal(&self) -> ConnectRefuseCause {
         match self.lock().is_draining {
             true => ConnectRefuseCause::Draining,
@@ -97,7 +99,7 @@ impl Registry {
         }
     }
 
-    /// Has all of them end when they have nothing in progress.
+    /// Tells all connections to end when they have no request in progress.
     pub(super) fn drain(&self) {
         let mut members = self.lock();
         members.is_draining = true;
@@ -106,10 +108,11 @@ impl Registry {
         }
     }
 
-    /// Moves the clock, and ends those whose time is over.
+    /// Advances the clock, and ends the connections whose time is over. Never returns.
     pub(super) async fn watch(&self) {
         let mut clock = interval(weir_engine::TICK);
-        // While the process is paused its peers wait for it: no time passes for them.
+        // After a pause of the process the missed ticks do not follow at once, because the peers
+        // waited for us.
         clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             if self.count() == 0 {
@@ -123,7 +126,7 @@ impl Registry {
         }
     }
 
-    /// Looks at all of them.
+    /// Checks all connections once.
     fn look(&self, now: u32) {
         let stall = self.terms.stall;
         if now.is_multiple_of(2 * stall.max(1)) {
@@ -150,7 +153,8 @@ impl Registry {
 }
 
 impl Members {
-    /// The place of the one that has been silent for longest, among some; the earlier one, if there are several.
+    /// The index of the longest silent connection among the next [`LOOKED_AT`]; of several, the
+    /// first.
     fn longest_silent(&mut self) -> Option<usize> {
         let count = self.connections.len();
         let looked_at = count.min(LOOKED_AT);
@@ -166,8 +170,10 @@ impl Members {
         longest
     }
 
-    /// Ends the connections that have held most for longest, until they give back `excess` bytes. Those that the gateway
-    /// works for stay, and mostly those whose requests are on their way: they hold room for a moment only.
+    /// Ends connections until they give back `excess` bytes. It begins with those that have held
+    /// the most bytes for the longest time. It spares connections that the gateway works for. It
+    /// rarely ends one whose request is on its way, since such a request holds its bytes for a
+    /// moment only.
     fn relieve(&self, excess: usize, now: u32) {
         if excess == 0 {
             return;
@@ -208,14 +214,14 @@ impl Drop for Member {
     fn drop(&mut self) {
         let mut members = self.connection.edge.registry.lock();
         let place = self.connection.place.load(Ordering::Relaxed);
-        // Gone, if somebody else needed its place.
+        // The place is gone if another connection has taken it.
         if place != usize::MAX {
             members.remove(place);
         }
     }
 }
 
-/// How many ticks are certainly as long.
+/// The time in ticks, rounded up.
 fn ticks(time: Duration) -> u32 {
     let ticks = time.as_millis().div_ceil(weir_engine::TICK.as_millis());
     u32::try_from(ticks).unwrap_or(u32::MAX)
@@ -223,5 +229,6 @@ fn ticks(time: Duration) -> u32 {
 
 /// Ticks that an answer may make no progress while the share is tight: a second.
 const TIGHT_STALL: u32 = 10;
-/// Enough that one of them has been silent for long, and looked through in some microseconds.
+/// Among so many connections, one has been silent for long. Looking through them takes some
+/// microseconds.
 const LOOKED_AT: usize = 64;

@@ -1,4 +1,4 @@
-//! From a request to its answer: the cheap ones at once, the others by the public API.
+//! From a request to its answer. Cheap answers are made at once; the public API makes the others.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -29,9 +29,10 @@ use crate::observe::counters::http::Dialect;
 const HELLO: &str = "Hello World";
 const HELLO_BY_H2: &str = "Hello World - via HTTP/2";
 
-/// What answers the requests of one connection.
+/// Answers the requests of one connection.
 ///
-/// Cost: `GET /` and `GET /rest/hello` allocate nothing of ours; everything else one future.
+/// Cost: for `GET /` and `GET /rest/hello` our code allocates nothing. Each other request allocates
+/// one future.
 pub(super) struct Service {
     connection: Arc<HttpConnection>,
 }
@@ -40,15 +41,16 @@ pub(super) struct Service {
 pub(super) enum Answering {
     Ready(Option<Response<Answer>>),
     Slow(Pin<Box<dyn Future<Output = Response<Answer>> + Send>>),
-    /// It has to be found out whether there is to be one: without one it is never.
+    /// A future that decides whether an answer follows. Without one, the connection is parked.
     Deciding(Pin<Box<dyn Future<Output = Option<Response<Answer>>> + Send>>),
-    /// Never: the connection is to be taken from HTTP.
+    /// Never answered: an upgrade takes the connection from HTTP.
     Parked,
-    /// There is no room for a request over HTTP/2. Its stream is refused, and its client may retry (RFC 9113 section 8.7).
+    /// There is no room for a request over HTTP/2. Its stream is refused, and its client may retry
+    /// (RFC 9113 section 8.7).
     Refused,
 }
 
-/// A path, whatever it holds.
+/// The path of a request, whatever its method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Route {
     Hello,
@@ -57,7 +59,7 @@ enum Route {
     Api,
 }
 
-/// A refusal that needs no more words than these.
+/// A refusal with a fixed text.
 struct Refusal {
     status: StatusCode,
     document: &'static str,
@@ -83,7 +85,7 @@ impl Service {
     fn answer(&self, request: Request<Incoming>) -> Answering {
         let connection = &self.connection;
         let has_body = !request.body().is_end_stream();
-        // Each request claims its stream, or the next one would.
+        // Each request claims its stream; otherwise the next request would claim it.
         let stream = connection.interim.as_ref().and_then(|interim| interim.claim());
         let is_last = self.note(connection.asked(has_body));
         // Over HTTP/1.1 a connection has one request at a time.
@@ -115,7 +117,7 @@ impl Service {
                 asked.record(connection, &head, StatusCode::OK, text.len() as u64);
                 asked.at_once_unrecorded(connection, hello(&mut head, text, is_h2))
             }
-            // What is no GET the API refuses, or it is a page's question whether it may ask.
+            // A method other than GET: the API answers a preflight, and refuses all others.
             Route::Connect | Route::Sse if *request.method() != Method::GET => {
                 self.ask_api(asked, request, stream)
             }
@@ -125,7 +127,7 @@ impl Service {
         }
     }
 
-    /// Refuses too many headers, which the library does over HTTP/1.1.
+    /// Refuses too many headers. Over HTTP/1.1 hyper does that.
     fn check_headers(&self, request: &Request<Incoming>) -> Result<(), Problem> {
         let (count, max) = (request.headers().len(), self.connection.edge.h2.headers_max);
         if count <= max {
@@ -135,7 +137,7 @@ impl Service {
         Err(Problem::new(Kind::HeadTooLarge, detail))
     }
 
-    /// What is kept of a request until it is answered.
+    /// The parts of a request that are kept until it is answered.
     fn asked(&self, request: &Request<Incoming>, is_last: bool, open: Option<Open>) -> Asked {
         let (shared, headers) = (&self.connection.edge.shared, request.headers());
         let is_logged = !shared.access_log.is_off();
@@ -151,7 +153,7 @@ impl Service {
         }
     }
 
-    /// `stream`: that of HTTP/2.
+    /// `stream`: the number of the HTTP/2 stream.
     fn ask_api(&self, asked: Asked, request: Request<Incoming>, stream: Option<u32>) -> Answering {
         let expects = stream.filter(|_| expects_continue(request.headers()));
         let turn = Turn::of(&self.connection);
@@ -166,7 +168,8 @@ impl Service {
         Answering::Slow(Box::pin(answering.instrument(span)))
     }
 
-    /// Whether this is the last request that the connection may make.
+    /// Whether this is the last request that the connection may make. Over HTTP/2 the connection
+    /// then drains.
     fn note(&self, requests: u32) -> bool {
         let max = self.connection.edge.requests_max;
         if max == 0 || requests < max {
@@ -178,7 +181,8 @@ impl Service {
         true
     }
 
-    /// Has the connection taken from HTTP, or its stream fed by a shard, if what is asked for can be.
+    /// Answers an upgrade request. If it is allowed, the connection is taken from HTTP, or a shard
+    /// feeds its stream.
     fn take(&self, asked: Asked, request: Request<Incoming>, path: Path) -> Answering {
         let (turn, connection) = (Turn::of(&self.connection), Arc::clone(&self.connection));
         let has_body = !request.body().is_end_stream();
@@ -274,18 +278,18 @@ impl Future for Answering {
     }
 }
 
-/// What is kept of a request until it is answered.
+/// The parts of a request that are kept until it is answered.
 struct Asked {
     version: Version,
     is_head: bool,
-    /// The connection may make no more.
+    /// Whether the connection may make no further request.
     is_last: bool,
     /// Whether the next request can be found behind a body that nobody reads.
     is_passed_over: bool,
-    /// Over HTTP/2.
+    /// Only over HTTP/2.
     open: Option<Open>,
     ids: Ids,
-    /// When its head was there, where there is an access log.
+    /// The time at which its head had come; only where there is an access log.
     began: Option<Instant>,
 }
 
@@ -311,7 +315,7 @@ impl Asked {
         Answering::Ready(Some(self.counted(connection, answer)))
     }
 
-    /// Has the access log, if there is one, take the line of a request whose head is still there.
+    /// Gives the access log, if there is one, the line of a request whose head is still there.
     fn record(&self, connection: &HttpConnection, head: &Parts, status: StatusCode, bytes: u64) {
         let Some(began) = self.began else { return };
         let logged = LoggedAnswer { status: status.as_u16(), bytes, device: None };
@@ -319,7 +323,7 @@ impl Asked {
         record_at_once(connection, began, asked, &head.headers, (&self.ids, &logged));
     }
 
-    /// The same of one whose head has gone, and its answer as it leaves.
+    /// Finishes the answer to a request whose head has gone, and gives the access log its line.
     fn answered(
         self,
         connection: &HttpConnection,
@@ -340,7 +344,7 @@ impl Asked {
         self.counted(connection, answer)
     }
 
-    /// Answers with what is relayed, or with the problem that is in its way.
+    /// Answers with the relayed events, or with the problem that prevents them.
     fn later(
         self,
         (turn, noted): (Turn, Option<Box<Noted>>),
@@ -361,7 +365,7 @@ impl Asked {
         Answering::Slow(Box::pin(answering.instrument(span)))
     }
 
-    /// Leaves the request, and what it has come to, for whoever takes the connection.
+    /// Keeps the upgrade request for the connection's task, which takes the connection from HTTP.
     fn park(
         self,
         connection: &HttpConnection,
@@ -380,7 +384,7 @@ impl Asked {
         connection.park(Request::from_parts(head, ()));
     }
 
-    /// Answers with the problem that is in the way.
+    /// Answers with the problem that prevents the upgrade.
     fn refused(
         self,
         (turn, noted): (Turn, Option<Box<Noted>>),
@@ -393,7 +397,8 @@ impl Asked {
         self.answered(&connection, noted.as_deref(), Answer::of(reply, turn))
     }
 
-    /// What every answer passes, with what is known of its request: it is counted here.
+    /// Finishes an answer: counts it, and sets the headers that depend on its request. Every answer
+    /// passes here.
     fn counted(
         self,
         connection: &HttpConnection,
@@ -402,14 +407,14 @@ impl Asked {
         let dialect = Dialect::of(self.version);
         connection.edge.counters.http.count_request(dialect, answer.status());
         match dialect {
-            // A body that is still to come has not been read, and is not going to be.
+            // The rest of the body has not come, and nobody will read it.
             Dialect::Http1
                 if self.is_last || !self.is_passed_over && connection.phase() == Phase::Body =>
             {
                 answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
             Dialect::Http1 => {}
-            // Over HTTP/1.1 the library leaves it away.
+            // Over HTTP/1.1 hyper omits the body.
             Dialect::Http2 if self.is_head => {
                 let length = answer.body().size_hint().exact();
                 if let Some(length) = length.filter(|length| *length > 0) {
@@ -425,14 +430,14 @@ impl Asked {
     }
 }
 
-/// Has a shard feed a stream, over HTTP/2.
+/// Lets a shard feed a stream of HTTP/2 with events.
 async fn relayed(
     connection: &Arc<HttpConnection>,
     upgrade: UpgradeRequest,
 ) -> Result<Response<Relayed>, Problem> {
     match upgrade {
         UpgradeRequest::Events(upgrade) => relay(connection, upgrade).await,
-        // Refused before, with what is said of upgrades.
+        // Refused before, with the headers for upgrades.
         UpgradeRequest::Socket(_) => Err(Problem::new(Kind::InvalidRequest, "this takes HTTP/1.1")),
     }
 }
@@ -442,12 +447,12 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// Bytes of an answer's body, as far as they are known.
+/// The length of an answer's body, as far as it is known; otherwise 0.
 fn length(answer: &Response<Answer>) -> u64 {
     answer.body().size_hint().exact().unwrap_or(0)
 }
 
-/// The cheapest answer: into the map of the request's headers, which is there.
+/// The cheapest answer. It uses the header map of the request again.
 fn hello(head: &mut Parts, text: &'static str, is_h2: bool) -> Response<Answer> {
     let mut headers = std::mem::take(&mut head.headers);
     headers.clear();
@@ -463,7 +468,8 @@ fn hello(head: &mut Parts, text: &'static str, is_h2: bool) -> Response<Answer> 
     answer
 }
 
-/// A request names one host, and well-formed (RFC 9112 section 3.2, RFC 9113 section 8.3.1). HTTP/1.0 need not.
+/// A request names one well-formed host (RFC 9112 section 3.2, RFC 9113 section 8.3.1). HTTP/1.0
+/// need not.
 fn check_host(request: &Request<Incoming>) -> Result<(), &'static Refusal> {
     let mut hosts = request.headers().get_all(HOST).iter();
     let (header, None) = (hosts.next(), hosts.next()) else { return Err(&BAD_HOST) };
@@ -472,7 +478,7 @@ fn check_host(request: &Request<Incoming>) -> Result<(), &'static Refusal> {
         None => None,
     };
     let is_named = match header.map(HeaderValue::to_str) {
-        // Where the target has no host, HTTP/1.1 has an empty header.
+        // If the target has no host, an HTTP/1.1 request has an empty header.
         Some(Ok("")) => request.version() != Version::HTTP_2,
         Some(Ok(text)) => Host::parse(text).is_some_and(|host| match target {
             Some(target) if request.version() == Version::HTTP_2 => {
@@ -490,7 +496,7 @@ fn check_host(request: &Request<Incoming>) -> Result<(), &'static Refusal> {
     is_named.then_some(()).ok_or(&BAD_HOST)
 }
 
-/// Whether both name the same server, by the scheme of the request.
+/// Whether both hosts name the same server. A missing port is that of the request's scheme.
 fn is_same(request: &Request<Incoming>, one: &Host<'_>, other: &Host<'_>) -> bool {
     let port = request.uri().scheme_str().and_then(default_port);
     one.has_name_of(other) && one.port().or(port) == other.port().or(port)
@@ -501,7 +507,7 @@ fn expects_continue(headers: &HeaderMap) -> bool {
     headers.get(EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"))
 }
 
-/// Of transfer codings only `chunked` is known here (RFC 9112 section 6.1).
+/// Refuses every transfer coding except `chunked` (RFC 9112 section 6.1).
 fn check_coding(request: &Request<Incoming>) -> Result<(), &'static Refusal> {
     is_chunked_alone(request.headers()).then_some(()).ok_or(&UNKNOWN_CODING)
 }
@@ -520,7 +526,7 @@ impl Refusal {
     }
 }
 
-/// A larger map is freed before its answer leaves.
+/// A map with more capacity is freed, and does not wait for its answer to leave.
 const HEADERS_REUSED_MAX: usize = 48;
 
 static BAD_HOST: Refusal = Refusal {

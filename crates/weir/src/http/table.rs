@@ -1,15 +1,17 @@
 //! The read buffers that a peer's header table keeps over HTTP/2 (RFC 7541 section 2.3.2).
 //!
-//! The library copies most values into its table. It does not copy those of `:authority`, `:path` and `:scheme`: such an
-//! entry keeps the whole buffer that it was read into. A table of 4 KiB can so keep two megabytes, as long as its connection
-//! lives. The library does not show its table, so this counts from the bytes that come how many buffers it can keep.
+//! hyper's HTTP/2 library copies most values into its header table. It does not copy those of
+//! `:authority`, `:path` and `:scheme`: such an entry keeps the whole buffer that it was read into.
+//! So a table of 4 KiB can keep two megabytes as long as its connection lives. The library does not
+//! show its table. This module therefore reads the incoming bytes and counts the buffers that the
+//! table can keep.
 
 use std::collections::VecDeque;
 
-/// What the table of one connection can keep.
+/// The buffers that the table of one connection can keep.
 ///
 /// Shape: some words, and a deque of at most [`ENTRIES_MAX`] bytes once there are entries.
-/// Limits: it only counts. Malformed bytes may be counted wrongly; the library ends their connection.
+/// Limits: it only counts. It may count malformed bytes wrongly; the library ends their connection.
 /// Cost: some nanoseconds for a frame and for a header. It allocates for the first entries only.
 #[derive(Debug)]
 pub(super) struct Table {
@@ -18,13 +20,13 @@ pub(super) struct Table {
     head: [u8; HEAD_BYTES],
     /// Bytes of the frame's head so far.
     filled: usize,
-    /// The next byte is the length of the padding.
+    /// Whether the next byte is the length of the padding.
     is_padded: bool,
-    /// Bytes before the header block, of it, and behind it, that are to come in this frame.
+    /// Bytes of this frame that are still to come: before the header block, of it, and behind it.
     front: usize,
     block: usize,
     behind: usize,
-    /// Where it is in the block; a block may go on in further frames.
+    /// The place in the header block. A block may go on in further frames.
     step: Step,
     kept: Kept,
 }
@@ -34,15 +36,15 @@ pub(super) struct Table {
 enum Step {
     /// It begins a field.
     Field,
-    /// It goes on with an integer that does not matter.
+    /// It continues an integer whose value does not matter.
     Integer { value_follows: bool },
     /// It begins a length.
     Length(Text),
-    /// It goes on with a length.
+    /// It continues a length.
     LengthRest { text: Text, length: usize, shift: u32 },
-    /// It begins a name that is for the table.
+    /// It begins a name that goes into the table.
     NewName { length: usize },
-    /// It is in a text, of which so much is left.
+    /// It is in a text, of which `left` bytes are still to come.
     Rest { text: Text, left: usize },
 }
 
@@ -52,10 +54,10 @@ enum Text {
     Value,
 }
 
-/// The entries that keep buffers, by the part of the stream that they came in.
+/// The entries that keep buffers, grouped by the part of the stream in which they came.
 #[derive(Debug, Default)]
 struct Kept {
-    /// How many entries each part has, the oldest first.
+    /// The number of entries in each part, the oldest part first.
     parts: VecDeque<u8>,
     /// The number of the last part.
     newest: u64,
@@ -63,7 +65,7 @@ struct Kept {
 }
 
 impl Table {
-    /// At the beginning of a connection, before the preface.
+    /// The state at the beginning of a connection, before the preface.
     pub(super) fn new() -> Table {
         Table {
             offset: 0,
@@ -78,7 +80,8 @@ impl Table {
         }
     }
 
-    /// Takes what has come. Answers with the bytes that the table can keep, if that has changed.
+    /// Reads the next bytes. If the number of kept buffers changed, returns the bytes that the
+    /// table can keep now.
     pub(super) fn read(&mut self, mut bytes: &[u8]) -> Option<usize> {
         let before = self.kept.parts.len();
         while let Some(first) = bytes.first() {
@@ -106,7 +109,7 @@ impl Table {
         (now != before).then(|| now.saturating_sub(FREE_PARTS) * PART_KEEPS_BYTES)
     }
 
-    /// Reads of the head of a frame (RFC 9113 section 4.1), and says how much.
+    /// Reads a part of a frame's head (RFC 9113 section 4.1). Returns the number of bytes read.
     fn read_head(&mut self, bytes: &[u8]) -> usize {
         let count = bytes.len().min(HEAD_BYTES - self.filled);
         self.head[self.filled..][..count].copy_from_slice(&bytes[..count]);
@@ -131,7 +134,7 @@ impl Table {
         count
     }
 
-    /// Reads of a header block.
+    /// Reads a part of a header block.
     fn read_block(&mut self, mut bytes: &[u8]) {
         while let Some((first, rest)) = bytes.split_first() {
             let (step, left) = match self.step {
@@ -167,14 +170,14 @@ impl Table {
         }
     }
 
-    /// What follows the first byte of a field.
+    /// The step after the first byte of a field.
     fn begin_field(&mut self, first: u8) -> Step {
         let name = |is_for_table| Step::Length(Text::Name { is_for_table });
         match first {
-            // An index, and a new size of the table: integers alone.
+            // An index, or a new size of the table: both are plain integers.
             0xff | 0x3f => Step::Integer { value_follows: false },
             0x80.. | 0x20..0x40 => Step::Field,
-            // A text for the table, with a name of its own, or with that of an entry.
+            // A text for the table, with its own name or with the name of an entry.
             0x40 => name(true),
             0x41..0x80 => {
                 let index = first & 0x3f;
@@ -188,14 +191,14 @@ impl Table {
                     Step::Length(Text::Value)
                 }
             }
-            // A text that is not for the table, likewise.
+            // A text that does not go into the table, likewise.
             0x00 | 0x10 => name(false),
             0x0f | 0x1f => Step::Integer { value_follows: true },
             0x01..0x20 => Step::Length(Text::Value),
         }
     }
 
-    /// An entry that may keep its buffer.
+    /// Counts an entry that may keep its buffer.
     fn keep(&mut self) {
         self.kept.add(self.offset / PART_BYTES);
     }
@@ -221,7 +224,7 @@ impl Kept {
     }
 }
 
-/// What follows the length of a text.
+/// The step after the length of a text.
 fn begin(text: Text, length: usize) -> Step {
     match text {
         Text::Name { is_for_table: true } if length > 0 => Step::NewName { length },
@@ -229,7 +232,7 @@ fn begin(text: Text, length: usize) -> Step {
     }
 }
 
-/// What follows, when so much of a text is left.
+/// The step when `left` bytes of a text are still to come.
 fn go_on(text: Text, left: usize) -> Step {
     match (left, text) {
         (0, Text::Name { .. }) => Step::Length(Text::Value),
@@ -250,32 +253,34 @@ const CONTINUATION: u8 = 9;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
 const PRIORITY_BYTES: usize = 5;
-/// In an integer: more of it follows.
+/// In an integer: another byte follows.
 const MORE: u8 = 0x80;
-/// In the first byte of a length, beside the flag of the Huffman code.
+/// In the first byte of a length: all bits except the flag of the Huffman code.
 const LENGTH: u8 = 0x7f;
 const LENGTH_LONG: usize = 0x7f;
-/// A length beyond this is refused by the library.
+/// The library refuses a length with a larger shift.
 const SHIFT_MAX: u32 = 28;
-/// A name that begins with a colon, in the clear and in the Huffman code.
+/// A name that begins with a colon, in plain text and in the Huffman code.
 const COLON: u8 = b':';
 const COLON_CODED: u8 = 0b1011_1000;
 const COLON_CODED_MASK: u8 = 0b1111_1110;
-/// Entries of the static table (RFC 7541 appendix A), and the first that is not.
+/// Entries of the static table (RFC 7541 appendix A), and the first index behind it.
 const AUTHORITY: u8 = 1;
 const PATH: u8 = 4;
 const PATH_INDEX: u8 = 5;
 const SCHEME: u8 = 6;
 const SCHEME_TLS: u8 = 7;
 const DYNAMIC: u8 = 62;
-/// A table of 4,096 bytes, which is the default, has as many entries of `:path` without a value, which count 32 bytes more.
+/// The most entries in a table of 4,096 bytes, the default size: entries of `:path` without a
+/// value. Each counts 32 bytes more than its texts.
 const ENTRIES_MAX: usize = 4_096 / (32 + 5);
 const _: () = assert!(ENTRIES_MAX <= u8::MAX as usize);
 /// The smallest buffer that the library reads into.
 const PART_BYTES: u64 = 8 * 1024;
-/// The largest that an entry keeps: a frame, or what a value of a frame is decoded into.
+/// The most that an entry keeps: a frame, or the buffer for the decoded values of a frame.
 const PART_KEEPS_BYTES: usize = 32 * 1024;
-/// Every connection has its first entries in one or two buffers, which are a part of what a connection takes.
+/// The first entries of every connection are in one or two buffers. These belong to the usual cost
+/// of a connection.
 const FREE_PARTS: usize = 2;
 
 #[cfg(test)]

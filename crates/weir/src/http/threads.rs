@@ -1,4 +1,4 @@
-//! Which threads serve HTTP.
+//! The threads that serve HTTP.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,15 +8,17 @@ use tokio::runtime;
 use crate::base::threads::{Resources, schedule_edge_thread};
 use crate::base::workers::Workers;
 
-/// The threads that serve HTTP: the one place that chooses their arrangement.
+/// The threads that serve HTTP. Only this type chooses their arrangement.
 ///
-/// Shape: one runtime with a thread for each processor granted. With several runtimes each has a listener of its own on
-/// every address of `listen.http`, between which the kernel chooses.
+/// Shape: one runtime with a thread for each processor granted. If there were several runtimes,
+/// each would have its own listener on every address of `listen.http`, and the kernel would choose
+/// between them.
 pub(crate) struct Threads {
     runtimes: Vec<Workers>,
 }
 
-/// Where connections go that were accepted elsewhere, since a handshake came first.
+/// Chooses the runtime for connections that another thread has accepted, since a handshake came
+/// first.
 pub(super) struct Turns {
     runtimes: Vec<runtime::Handle>,
     next: AtomicUsize,
@@ -30,7 +32,7 @@ impl Threads {
         Ok(Threads { runtimes: vec![workers] })
     }
 
-    /// Each runtime.
+    /// The handle of each runtime.
     pub(crate) fn handles(&self) -> impl Iterator<Item = &runtime::Handle> {
         self.runtimes.iter().map(Workers::handle)
     }
@@ -41,12 +43,12 @@ impl Threads {
 }
 
 impl Turns {
-    /// The runtime for one more connection.
+    /// The runtime for the next connection.
     pub(super) fn next(&self) -> &runtime::Handle {
         let turn = self.next.fetch_add(1, Ordering::Relaxed);
         &self.runtimes[turn % self.runtimes.len()]
     }
 }
 
-/// As many requests as are answered in half a millisecond.
+/// The number of requests that are answered in half a millisecond.
 const POLLS_BETWEEN_EVENTS: u32 = 61;

@@ -1,4 +1,4 @@
-//! Metric families from plain numbers: the descriptor, then a line for each set of labels.
+//! Metric families from plain numbers: a descriptor, then a line for each set of labels.
 
 use std::fmt;
 
@@ -115,12 +115,12 @@ fn count(encoder: &mut MetricEncoder<'_>, value: u64) -> fmt::Result {
     encoder.encode_counter::<NoLabelSet, u64, f64>(&value, None)
 }
 
-/// Durations of all shards together, or of the front.
+/// The durations of all shards together, or of the front.
 #[derive(Debug)]
 pub(super) struct Histogram {
     counts: [u64; Durations::BUCKETS],
     sum: f64,
-    /// Seconds.
+    /// In seconds.
     pub(super) max: f64,
 }
 
@@ -137,7 +137,7 @@ impl Histogram {
         all
     }
 
-    /// What is counted by many threads; it knows no longest.
+    /// A histogram that many threads count in. It has no longest value.
     pub(super) fn of(times: &Times) -> Self {
         Self { counts: times.counts(), sum: times.sum().as_secs_f64(), max: 0.0 }
     }

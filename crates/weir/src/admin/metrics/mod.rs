@@ -1,7 +1,7 @@
-//! `GET /metrics`: what shards and front count, read at the moment of the scrape.
+//! `GET /metrics`: the counters of shards and front, read at the moment of the scrape.
 //!
-//! Nothing is registered but one collector: the cells stay with those who write them. `_total` and the unit at the
-//! end of a name are the encoder's.
+//! Only one collector is registered: the cells stay with the threads that write them. The encoder
+//! adds `_total` and the unit to the end of a name.
 
 mod auth;
 mod families;
@@ -41,17 +41,17 @@ impl Metrics {
         Self { registry }
     }
 
-    /// The metrics in OpenMetrics' text form, whole.
+    /// All metrics in the text form of OpenMetrics.
     ///
-    /// Cost: some hundred lines, from relaxed reads, three reads of /proc, and the locks of the sources one after another,
-    /// each for a moment.
+    /// Cost: some hundred lines: relaxed reads, three reads of /proc, and the locks of the sources,
+    /// one after another and each for a moment.
     pub(super) fn text(&self) -> String {
         let mut text = String::with_capacity(32 * 1024);
         encode(&mut text, &self.registry).expect("a String takes everything");
         text
     }
 
-    /// The same in one of the two forms.
+    /// The same in one of the two text forms.
     pub(super) fn text_as(&self, form: Form) -> String {
         match form {
             Form::OpenMetrics => self.text(),
@@ -61,9 +61,10 @@ impl Metrics {
 }
 
 impl Handle {
-    /// All metrics in the text form of OpenMetrics, as `GET /metrics` answers a request that accepts it.
+    /// All metrics in the text form of OpenMetrics, as `GET /metrics` answers a request that
+    /// accepts it.
     ///
-    /// Cost: some 20 KB of text, from relaxed reads of what shards and front count.
+    /// Cost: some 20 KB of text, from relaxed reads of the counters of shards and front.
     pub fn metrics(&self) -> String {
         Metrics::new(self.clone()).text()
     }
@@ -247,7 +248,7 @@ impl Gateway {
         self.access_log(to)
     }
 
-    /// Nothing where there is no access log.
+    /// Writes nothing if there is no access log.
     fn access_log(&self, to: &mut Families<'_>) -> fmt::Result {
         let Some(counts) = self.handle.access_log().counts() else { return Ok(()) };
         to.counter(
@@ -442,7 +443,7 @@ impl Gateway {
         )
     }
 
-    /// One of the states of each part is 1.
+    /// Of the states of a part, exactly one has the value 1.
     fn readiness(&self, to: &mut Families<'_>) -> fmt::Result {
         let parts = self.handle.readiness().parts;
         to.gauges(
@@ -498,7 +499,7 @@ impl Gateway {
         )
     }
 
-    /// What the threads of the shards allocate; nothing where the allocator does not tell.
+    /// The allocations of the shards' threads; nothing if the allocator does not count them.
     fn allocated(&self, to: &mut Families<'_>) -> fmt::Result {
         let allocated = self.by_shard(|shard| shard.allocated_bytes.get());
         to.counters(
@@ -513,7 +514,7 @@ impl Gateway {
         (0..engine.shard_count()).map(|shard| &**engine.stats(shard))
     }
 
-    /// A number of each shard, with the shard's own as a label.
+    /// A number of each shard, with the shard as a label.
     fn by_shard<V>(&self, of: impl Fn(&ShardStats) -> V) -> Vec<(String, V)> {
         self.shards().enumerate().map(|(shard, stats)| (shard.to_string(), of(stats))).collect()
     }
@@ -533,7 +534,8 @@ impl fmt::Debug for Gateway {
     }
 }
 
-/// The process, under the names that all exporters use; what the kernel does not say is left out.
+/// The process, under the names that all exporters use. Numbers that the kernel does not tell are
+/// left out.
 fn process(to: &mut Families<'_>) -> fmt::Result {
     if let Some(count) = process::open_fds() {
         to.gauge("process_open_fds", "Open file descriptors.", count)?;

@@ -1,4 +1,4 @@
-//! The metrics of devices: activations, and what stands before the store.
+//! The metrics of activations, and of the queues before the store.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use super::families::Families;
 use crate::observe::counters::activation::ActivationOutcome;
 use crate::provisioning::device_store::DeviceStore;
 
-/// A family's name and help, and what it shows of a queue.
+/// A family's name and help, and the number of a queue that it shows.
 type Row<T> = (&'static str, &'static str, fn(&QueueCounts) -> T);
 
 impl Gateway {

@@ -1,4 +1,4 @@
-//! The two text forms of metrics, and which of them a scraper asks for.
+//! The two text forms of metrics, and the choice between them by a request.
 
 use http::header::{ACCEPT, HeaderMap};
 
@@ -12,7 +12,8 @@ pub(crate) enum Form {
 }
 
 impl Form {
-    /// What a request asks for: OpenMetrics where it is named and nothing else is preferred, as other exporters have it.
+    /// The form that a request asks for: OpenMetrics if the request names it and prefers no other,
+    /// as in other exporters.
     pub(crate) fn of(headers: &HeaderMap) -> Form {
         let (mut open, mut plain) = (0, 0);
         let lists = headers.get_all(ACCEPT).iter().filter_map(|list| list.to_str().ok());
@@ -48,7 +49,7 @@ impl Form {
     }
 }
 
-/// A weight (RFC 9110 section 12.4.2) in thousandths; 0 where it is malformed.
+/// A weight (RFC 9110 section 12.4.2) in thousandths; 0 if it is malformed.
 fn weight_of(text: &str) -> u32 {
     let (whole, part) = text.split_once('.').unwrap_or((text, ""));
     let is_number = part.len() <= 3 && part.bytes().all(|byte| byte.is_ascii_digit());
@@ -59,9 +60,10 @@ fn weight_of(text: &str) -> u32 {
     }
 }
 
-/// Makes the text format of Prometheus of OpenMetrics.
+/// Converts OpenMetrics into the text format of Prometheus.
 ///
-/// Families are named as their samples are (`_total`, `_info`), an info is a gauge, and there is neither unit nor end.
+/// There a family has the name of its samples (with `_total` or `_info`), an info is a gauge, and
+/// there is neither a unit nor an end mark.
 pub(super) fn to_prometheus(open_metrics: &str) -> String {
     let mut text = String::with_capacity(open_metrics.len());
     let mut help = None;
@@ -78,7 +80,7 @@ pub(super) fn to_prometheus(open_metrics: &str) -> String {
                 kind => ("", kind),
             };
             if let Some((_, help)) = help.take().filter(|(named, _)| *named == name) {
-                // A quotation mark is escaped there, and stands as it is here.
+                // OpenMetrics escapes a quotation mark. Prometheus does not.
                 let help = help.replace("\\\"", "\"");
                 text.extend(["# HELP ", name, ending, " ", &help, "\n"]);
             }

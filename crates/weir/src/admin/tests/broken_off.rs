@@ -1,4 +1,4 @@
-//! Whoever asks for a change and goes away before it is done.
+//! A caller asks for a change and goes away before it is done.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use weir_store::{
 use super::*;
 use crate::DeviceStore;
 
-/// A store that has changed what it was to change, and takes its time to say so.
+/// A store that makes a change at once, and answers later.
 struct Slow {
     memory: Memory,
     has_changed: Notify,
@@ -103,7 +103,8 @@ async fn what_has_begun_is_carried_out_to_its_end() {
             answer = server.ask(&request, body) => panic!("the gate is shut: {answer:?}"),
             () = store.has_changed.notified() => {}
         }
-        // The connection that asked has gone; the gateway has seen that when it has answered another one.
+        // The caller's connection has gone. The gateway has seen that when it has answered another
+        // one.
         check(&server, "GET /healthz", "", 200, &[]).await;
         store.gate.add_permits(1);
         assert_eq!(connected.goodbye().await, "revoked");

@@ -1,4 +1,4 @@
-//! A device on a socket or in a TLS session, as far as these tests need one.
+//! A device on a socket or in a TLS session, with as much of the protocol as these tests need.
 
 use std::net::SocketAddr;
 
@@ -16,7 +16,7 @@ pub(super) struct Device<S = TcpStream> {
 }
 
 impl Device {
-    /// Connects and waits until it is in all `topics`.
+    /// Connects and waits until it is subscribed to all `topics`.
     pub(super) async fn connect(addr: SocketAddr, id: &str, topics: &[&str]) -> Device {
         Device::over(TcpStream::connect(addr).await.unwrap(), id, topics).await
     }
@@ -58,7 +58,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Device<S> {
         push
     }
 
-    /// The reason of the `Goodbye` that comes next.
+    /// The reason of the next `Goodbye`.
     pub(super) async fn goodbye(&mut self) -> String {
         let next = self.next().await;
         let server_message::Kind::Goodbye(goodbye) = next else {

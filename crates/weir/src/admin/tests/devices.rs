@@ -1,4 +1,4 @@
-//! Devices that are kept, by the admin API.
+//! Devices in the store, through the admin API.
 
 use std::sync::Arc;
 

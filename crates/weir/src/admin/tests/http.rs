@@ -1,4 +1,4 @@
-//! A gateway for a test, and a client that writes requests as they are.
+//! A gateway for a test, and a client that writes raw requests.
 
 use std::net::SocketAddr;
 
@@ -14,7 +14,7 @@ pub(super) struct Server {
     gateway: Gateway,
 }
 
-/// An answer, as it came.
+/// An answer in the form in which it came.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: u16,
@@ -57,7 +57,7 @@ impl Server {
         self.gateway.tls_addrs()[0]
     }
 
-    /// Takes what messages have of the byte budget, once nothing waits any more, and says how much that is.
+    /// Takes all bytes of the share `messages`, once no message holds any. Returns their number.
     pub(super) async fn use_up_budget(&self) -> usize {
         let handle = self.gateway.handle();
         let budget = handle.engine().budget();
@@ -82,8 +82,8 @@ impl Server {
         self.gateway.handle().engine().budget().give(Share::Messages, bytes);
     }
 
-    /// Asks on a connection of its own: method and target, headers each on a line, then the body. `Host` and
-    /// `Content-Length` are added unless they are given or the body has chunks.
+    /// Sends a request on a connection of its own: method and target, headers on a line each, then
+    /// the body. It adds `Host` and `Content-Length` unless they are given or the body has chunks.
     pub(super) async fn ask(&self, request: &str, body: &str) -> Answer {
         let (line, headers) = request.split_once('\n').unwrap_or((request, ""));
         let mut text = format!("{line} HTTP/1.1\r\nConnection: close\r\n");

@@ -1,4 +1,4 @@
-//! The admin API as its users see it: a running gateway, real sockets, requests as text.
+//! The admin API from outside: a running gateway, real sockets, requests as text.
 
 mod broken_off;
 mod device;
@@ -36,7 +36,7 @@ async fn check(server: &Server, request: &str, body: &str, status: u16, says: &[
     answer
 }
 
-/// A `POST` as it should be, up to its body.
+/// A valid `POST` without its body.
 fn post(path: &str) -> String {
     format!("POST {path}\nContent-Type: application/json")
 }
@@ -332,7 +332,7 @@ async fn a_shard_that_does_not_answer_is_not_one_that_has_nothing() {
     check(&server, elsewhere, "", 404, &["there is no connection"]).await;
 }
 
-/// What stands under `member` in each of a list, sorted.
+/// The values of `member` in a list, sorted.
 fn names<'a>(list: &'a [Value], member: &str) -> Vec<&'a str> {
     let mut names: Vec<_> = list.iter().filter_map(|item| item[member].as_str()).collect();
     names.sort_unstable();
@@ -345,7 +345,7 @@ async fn the_metrics_follow_the_format_and_count_what_happens() {
     let mut device = Device::connect(server.device_addr(), "a", &["news"]).await;
     check(&server, &post("/v1/publish"), r#"{"topic":"news","text":"t"}"#, 200, &[]).await;
     device.push().await;
-    // As Prometheus asks.
+    // The header that Prometheus sends.
     let accept = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.2";
     let scrape = format!("GET /metrics\nAccept: {accept}");
     let answer = check(&server, &scrape, "", 200, &[]).await;

@@ -1,8 +1,8 @@
-//! What OpenMetrics and the naming guide ask of a scrape, as far as it can be seen from its text.
+//! The rules of OpenMetrics and the naming guide, as far as the text of a scrape can show them.
 
 use std::collections::HashSet;
 
-/// A family as its descriptor lines tell.
+/// A family, by its descriptor lines.
 #[derive(Default)]
 struct Family<'a> {
     name: &'a str,
@@ -11,7 +11,7 @@ struct Family<'a> {
     unit: Option<&'a str>,
 }
 
-/// Panics, with the line, at what is not as it should be.
+/// Panics with the first line that breaks a rule.
 pub(super) fn check_text(text: &str) {
     let lines = text.strip_suffix("# EOF\n").expect("the end is marked");
     let (mut family, mut names, mut samples) = (Family::default(), HashSet::new(), HashSet::new());

@@ -1,4 +1,4 @@
-//! What the admin API says of TLS.
+//! TLS in the admin API.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ use super::openmetrics;
 use crate::tls::testing::Certificate;
 use crate::{CertificateConfig, ClientAuth, Config};
 
-/// A gateway with TLS, and what its clients trust.
+/// A gateway with TLS, and the certificate that its clients trust.
 struct Secured {
     server: Server,
     certificate: Certificate,
@@ -91,13 +91,14 @@ impl Secured {
         answer.body
     }
 
-    /// The value of the series whose line begins so.
+    /// The value of the series whose line begins with this text.
     async fn value(&self, series: &str) -> String {
         let text = self.metrics().await;
         text.lines().find_map(|line| line.strip_prefix(series)).expect("it is there").to_owned()
     }
 
-    /// Asks until all of these lines are there: what a shard counts shows at the end of its turn.
+    /// Asks until all of these lines are there. A shard publishes its counts at the end of its
+    /// turn.
     async fn await_lines(&self, lines: &[&str]) {
         let ask = async {
             loop {
@@ -167,12 +168,12 @@ async fn handshakes_count_by_what_was_agreed() {
 async fn records_and_alerts_count_on_the_front_and_on_the_shards() {
     let secured = Secured::start(|_, _| ()).await;
     let client = Arc::new(secured.client(&TLS13));
-    // New keys, and an end as it should be.
+    // New keys, and a proper end.
     let mut device = secured.device(&client).await;
     device.stream.get_mut().1.refresh_traffic_keys().unwrap();
     device.stream.shutdown().await.unwrap();
     assert_eq!(device.stream.read(&mut [0; 9]).await.unwrap(), 0);
-    // A record that does not open, before a shard has the connection and afterwards.
+    // A record that does not open: before a shard has the connection, and afterwards.
     let mut stream = secured.shake_hands(&client).await;
     let mut device = secured.device(&client).await;
     for stream in [&mut stream, &mut device.stream] {
@@ -189,13 +190,13 @@ async fn records_and_alerts_count_on_the_front_and_on_the_shards() {
             "weir_tls_alerts_sent_total{alert=\"bad_record_mac\"} 2",
             "weir_tls_alerts_sent_total{alert=\"other\"} 0",
             "weir_tls_alerts_received_total 1",
-            // The answer to the client's is one too.
+            // The answer to the client's alert is an alert too.
             "weir_tls_key_updates_total 2",
             "weir_connections_closed_total{reason=\"peer_closed\"} 1",
             "weir_connections_closed_total{reason=\"tls_record\"} 3",
         ])
         .await;
-    // What two devices were greeted with, in one record or more, and an end of each.
+    // The greetings of two devices, in one record or more, and the end of each.
     let sealed = secured.value("weir_tls_records_sealed_total ").await.parse::<u64>().unwrap();
     assert!(sealed >= 4, "{sealed}");
     secured.server.stop().await;
@@ -345,5 +346,5 @@ async fn handshakes_that_find_no_place_count_as_refused() {
     secured.server.stop().await;
 }
 
-/// Nothing here takes this long; what does, hangs.
+/// Nothing here takes so long. A test that does hangs.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(20);

@@ -12,7 +12,7 @@ use crate::http::web::problem::{Kind, Problem};
 use crate::http::web::reply::{self, Reply};
 use crate::provisioning::activation::{Activated, ActivationError, Activator, RequestOrigin};
 
-/// What a device shows.
+/// The credentials that a device shows.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(super) struct Activation<'a> {
     /// Its serial number.
@@ -29,13 +29,13 @@ pub(super) struct Activation<'a> {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Activated)]
 pub(super) struct ActivatedView<'a> {
-    /// What the device connects with from now on.
+    /// The token that the device connects with from now on.
     #[schema(pattern = "^[A-Za-z0-9_-]{22}$")]
     pt: &'a str,
-    /// When that ends, in milliseconds since 1970.
+    /// When the token ends, in milliseconds since 1970.
     #[serde(rename = "expiresAt")]
     expires_at: u64,
-    /// Where to connect (`activation.gateways`).
+    /// The addresses to connect to (`activation.gateways`).
     gateways: &'a [String],
 }
 
@@ -64,7 +64,7 @@ impl Api {
                 "send one header \"Authorization: Bearer TOKEN\" with the token to be exchanged";
             return Err(Problem::unauthorized("Bearer realm=\"weir\"", detail));
         }
-        // What is no bearer token is nobody's token.
+        // A malformed bearer token belongs to nobody.
         let activated = activator
             .refresh(RequestOrigin::Connection(caller.peer), token.unwrap_or_default())
             .await;
@@ -83,8 +83,8 @@ impl Api {
     }
 }
 
-/// The token that a request wants to exchange; empty without one. `None`: it is no bearer token, or it is too long for a
-/// token of an activated device.
+/// The token that a request wants to exchange; empty without one. `None`: it is no bearer token, or
+/// it is too long for a token of an activated device.
 pub(super) fn refreshed(headers: &HeaderMap) -> Option<String> {
     let token = bearer_token(headers).ok()?.unwrap_or_default();
     (token.len() <= TOKEN_BYTES_MAX).then(|| token.to_owned())
@@ -120,9 +120,9 @@ fn problem(error: ActivationError, unauthorized: impl FnOnce() -> Problem) -> Pr
     }
 }
 
-/// How a device shows who it is here; there is no registered name for it.
+/// The challenge for a serial number and a device key. There is no registered scheme for them.
 const BY_KEY: &str = "DeviceKey realm=\"weir\"";
 /// Tokens of activated devices have 22 characters.
 const TOKEN_BYTES_MAX: usize = 64;
-/// Two fields, and whatever else a device sends with them.
+/// The two fields, and any other member that a device sends with them.
 pub(super) const BODY_BYTES_MAX: usize = 16 * 1024;

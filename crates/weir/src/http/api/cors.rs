@@ -1,9 +1,11 @@
-//! Pages of other origins: which of them may use the API (the Fetch standard, "CORS protocol"; RFC 6454).
+//! Pages of other origins: which of them may use the API (the Fetch standard, "CORS protocol"; RFC
+//! 6454).
 //!
-//! Browsers send `Origin` with every request that has effects, with every request whose answer a page of another origin
-//! may read, and with every WebSocket. Without it they say in `Sec-Fetch-Site` where a request comes from. What is not
-//! allowed is refused before anything is done, and not only hidden from the page. Tokens stand in headers and never in
-//! cookies, so a page has no token that it was not given.
+//! Browsers send `Origin` with every request that has effects, with every request whose answer a
+//! page of another origin may read, and with every WebSocket. In other requests `Sec-Fetch-Site`
+//! tells where a request comes from. A request that is not allowed is refused before it has any
+//! effect, and not only hidden from the page. Tokens come in headers and never in cookies, so a
+//! page has only the tokens that it was given.
 
 use http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
@@ -16,15 +18,15 @@ use crate::base::origin::Origin;
 use crate::http::web::head::check_site;
 use crate::http::web::problem::{Kind, Problem};
 
-/// Whose pages may ask.
+/// The origins whose pages may use the API.
 pub(super) struct Cors {
     is_open: bool,
-    /// As browsers send them.
+    /// In the form in which browsers send them.
     origins: Box<[Box<str>]>,
 }
 
 impl Cors {
-    /// `origins` have been checked with the configuration.
+    /// `origins`: checked by the configuration.
     pub(super) fn new(origins: &[String]) -> Self {
         Self {
             is_open: origins.iter().any(|origin| origin == "*"),
@@ -32,14 +34,15 @@ impl Cors {
         }
     }
 
-    /// What `Access-Control-Allow-Origin` is to say: nothing if no page asks, or one of this server's own.
+    /// The value for `Access-Control-Allow-Origin`. `None`: no page asks, or one of this server's
+    /// own.
     ///
-    /// The own pages of a server are those whose origin is the host that the request is for, by the scheme that it came
-    /// by, if that host is an address or `localhost`: a name could be a stranger's that points here, so its origin has to
-    /// be configured.
+    /// A page is the server's own if its origin is the host and the scheme of the request, and that
+    /// host is an address or `localhost`. Any other name must be configured: a stranger's name
+    /// could point here.
     ///
-    /// `scheme`: `http` or `https`. `has_effect`: even to look at the path changes something.
-    /// Errors: 403 for any other origin, and for a page that is not named.
+    /// `scheme`: `http` or `https`. `has_effect`: even a GET of the path changes something.
+    /// Errors: 403 for any other origin, and for a page without a named origin.
     pub(super) fn check(
         &self,
         scheme: &str,
@@ -69,7 +72,7 @@ impl Cors {
         Err(Problem::new(Kind::ForeignOrigin, detail).at_header("Origin"))
     }
 
-    /// Says in an answer whose pages may read it; `allowed` comes from [`Cors::check`].
+    /// Tells in an answer which pages may read it; `allowed` comes from [`Cors::check`].
     pub(super) fn mark(&self, headers: &mut HeaderMap, allowed: Option<HeaderValue>) {
         if !self.is_open {
             headers.append(VARY, HeaderValue::from_static("Origin"));
@@ -80,7 +83,7 @@ impl Cors {
         }
     }
 
-    /// Says in the answer to a preflight what a page may send; `methods` are those of the path.
+    /// Tells in the answer to a preflight what a page may send; `methods` are those of the path.
     pub(super) fn permit(headers: &mut HeaderMap, methods: &'static str) {
         headers.insert(ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static(methods));
         headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static(ALLOWED_HEADERS));
@@ -88,9 +91,10 @@ impl Cors {
     }
 }
 
-/// Beside those that a page may always send.
+/// The headers that a page may send, beside those that it may always send.
 const ALLOWED_HEADERS: &str = "Authorization, Content-Type, Last-Event-ID, Traceparent, Tracestate";
-/// How long a browser need not ask again. A change of the configuration takes as long to reach those who asked.
+/// The time for which a browser keeps the answer to a preflight. A change of the configuration
+/// takes as long to reach it.
 const MAX_AGE_SECONDS: &str = "600";
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! `GET /v1/topics/{topic}/history`: what a topic keeps, in parts.
+//! `GET /v1/topics/{topic}/history`: the retained messages of a topic, in parts.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::http::web::query::Query;
 use crate::http::web::reply::{self, Reply};
 use crate::topics::{History, Range};
 
-/// A part of what a topic keeps.
+/// A part of a topic's history.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = History)]
 pub(super) struct HistoryView<'a> {
@@ -27,14 +27,14 @@ pub(super) struct HistoryView<'a> {
     /// 16 hexadecimal digits; `null`: the topic does not exist, so nothing is kept.
     #[schema(required, pattern = "^[0-9a-f]{16}$")]
     epoch: Option<String>,
-    /// Whether all that came since `after` is here or follows. `false` where it was not named.
+    /// Whether all messages since `after` are here or follow. `false` without `after`.
     recovered: bool,
-    /// In order of their offsets; gaps are what conflation has replaced.
+    /// In the order of their offsets. Gaps are messages that conflation has replaced.
     #[schema(value_type = Vec<push::PushView>)]
     messages: Vec<Box<RawValue>>,
-    /// Whether more follows, from `next` on.
+    /// Whether more messages follow, from `next` on.
     more: bool,
-    /// The position that this part reaches, for `after` of the next one.
+    /// The position that this part reaches: `after` of the next request.
     #[schema(required, pattern = "^[0-9a-f]{16}-[0-9]+$")]
     next: Option<String>,
 }
@@ -50,7 +50,7 @@ impl Api {
         let bytes_max = range.bytes_max.min(caller.ledger.part_bytes());
         let range = Range { bytes_max, ..range };
         let history = self.handle.shared().router.history(topic, range);
-        // Without room for the answer it is not made.
+        // Without room for the answer, the answer is not made.
         let messages = history.iter().flat_map(|history| &history.messages);
         let expected = messages.map(|message| message.frame().len()).sum::<usize>().min(bytes_max);
         let mut charge = caller.ledger.charge(expected)?;
@@ -65,7 +65,8 @@ impl Api {
         Ok(reply)
     }
 
-    /// Refuses who may not subscribe to the topic, and a topic whose class does not show what it keeps.
+    /// Refuses a caller that may not subscribe to the topic, and a topic whose class hides its
+    /// history.
     fn check_history(&self, requester: &Requester, topic: &str) -> Result<(), Problem> {
         let shared = self.handle.shared();
         let device = CallerDevice::Named(requester.device.as_deref());
@@ -85,7 +86,7 @@ impl Api {
 }
 
 impl<'a> HistoryView<'a> {
-    /// Takes messages as JSON until the answer is as long as it may be. What has expired is left out.
+    /// Takes messages as JSON until the answer has its greatest length. Skips expired messages.
     fn new(topic: &'a str, history: &History, bytes_max: usize) -> Self {
         let now = Nanos::now();
         let (mut messages, mut bytes) = (Vec::with_capacity(history.messages.len()), 0);
@@ -115,7 +116,7 @@ impl<'a> HistoryView<'a> {
         }
     }
 
-    /// Of a topic that does not exist.
+    /// The history of a topic that does not exist.
     fn nothing(topic: &'a str) -> Self {
         let messages = Vec::new();
         HistoryView { topic, epoch: None, recovered: false, messages, more: false, next: None }
@@ -128,7 +129,7 @@ pub(super) fn range(query: Option<&str>) -> Result<Range, Problem> {
     Ok(Range { after: after(&query)?, messages_max: query.limit()?, bytes_max: BYTES_MAX })
 }
 
-/// The position behind which to look.
+/// The position after which to begin.
 fn after(query: &Query) -> Result<Option<Position>, Problem> {
     let Some(text) = query.value("after") else { return Ok(None) };
     let parsed = text.split_once('-').and_then(|(epoch, offset)| {
@@ -144,6 +145,6 @@ fn after(query: &Query) -> Result<Option<Position>, Problem> {
     })
 }
 
-/// Of the messages in one answer: some thousands of short ones. One message may have more; see also
-/// [`Ledger::part_bytes`](crate::limits::http_ledger::Ledger::part_bytes).
+/// The most bytes of the messages in one answer: some thousands of short ones. A single message may
+/// have more; see also [`Ledger::part_bytes`](crate::limits::http_ledger::Ledger::part_bytes).
 const BYTES_MAX: usize = 1 << 20;

@@ -1,6 +1,6 @@
-//! The public API, but for what is moved to a shard: publishing, looking at what topics keep, and its own description.
+//! The public API: publishing, history, activation, and its own description. Upgrades are not here.
 //!
-//! Whom a request is from is its bearer token's to say, or its certificate's; what that one may do are the classes', as
+//! The bearer token or the client certificate identifies the caller. Topic classes authorise it, as
 //! on a connection.
 
 mod activation;
@@ -34,24 +34,24 @@ use crate::http::web::reply::{self, Reply};
 use crate::topics::Range;
 use cors::Cors;
 
-/// All that requests to the public API share.
+/// The values that all requests to the public API share.
 pub(crate) struct Api {
     handle: Handle,
     cors: Cors,
-    /// The names that a request without a token may be for; `None`: without a token nobody is admitted.
+    /// The hosts of requests without a token; `None`: requests without a token are never admitted.
     hosts: Option<Hosts>,
     room: Room,
-    /// Of activations, which strangers send.
+    /// Reads the bodies of activations, which strangers send.
     small_room: Room,
     router: matchit::Router<Route>,
 }
 
-/// A path, whatever it holds.
+/// The path of a request, whatever its method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Route {
-    /// What the listener answers before it asks here; here for what it does not know of it.
+    /// The edge answers GET and HEAD itself, and asks here about other methods.
     Hello,
-    /// The same of what is moved to a shard.
+    /// The same for upgrades.
     Upgraded,
     Publish,
     History,
@@ -60,13 +60,13 @@ enum Route {
     OpenApi,
 }
 
-/// What the head of a request asks for. The head itself is dropped before the request is carried out.
+/// The task that the head of a request gives. The head itself is dropped before the task begins.
 enum Job {
-    /// The answer is there.
+    /// The answer is known.
     Done(Reply),
     Activate(Announced),
     Refresh(Option<String>),
-    /// With the result of the other checks of the head; it counts once the sender is known.
+    /// Holds the result of the other checks of the head. It counts once the caller is known.
     Publish(Shown, Result<Announced, Problem>),
     History(Shown, Result<(String, Range), Problem>),
 }
@@ -76,9 +76,9 @@ enum Shown {
     /// The request has none.
     Nothing(Bearer),
     Known(Bearer),
-    /// The store has to be asked; with the mark of the devices at the time of the look.
+    /// The store has to be asked. Holds the mark of the devices at the time of the look.
     Asks(String, u64),
-    /// It is malformed or unknown.
+    /// The token is malformed or unknown.
     Wrong,
 }
 
@@ -96,7 +96,7 @@ impl Route {
         ("/openapi.json", Route::OpenApi),
     ];
 
-    /// The methods that it knows, as `Allow` lists them.
+    /// The methods of the path, as `Allow` lists them.
     const fn methods(self) -> &'static str {
         match self {
             Route::Publish | Route::Activate | Route::Refresh => "POST, OPTIONS",
@@ -124,7 +124,7 @@ impl Api {
         }
     }
 
-    /// Answers whatever the listener does not answer itself.
+    /// Answers the requests that the edge does not answer itself.
     pub(crate) async fn answer<B>(&self, caller: &Caller, request: Request<B>) -> Reply
     where
         B: Body<Data = Bytes>,
@@ -135,7 +135,7 @@ impl Api {
             Ok(allowed) => (self.job(caller, &head), allowed),
             Err(problem) => (Err(problem), None),
         };
-        // Many requests may wait at one time, each with a long head.
+        // Many requests may wait at one time, so none of them keeps its head, which may be long.
         drop(head);
         let answered = match job {
             Ok(job) => self.carry_out(caller, job, body).await,
@@ -146,9 +146,10 @@ impl Api {
         reply
     }
 
-    /// Refuses a page of another origin that is not allowed; for [`Api::mark_origin`] what the answer is to say.
+    /// Refuses a page of another origin that is not allowed. Returns the origin for
+    /// [`Api::mark_origin`].
     ///
-    /// `has_effect`: even to look at the path changes something.
+    /// `has_effect`: even a GET of the path changes something.
     pub(crate) fn check_page(
         &self,
         caller: &Caller,
@@ -160,9 +161,10 @@ impl Api {
 
     /// Refuses a request without a token for a host that is not this server.
     ///
-    /// A stranger's name can be made to point here while a page of that name is open (DNS rebinding). To the browser the
-    /// page and this server are one origin then, so the page may read what is answered; only `Host` tells. With an
-    /// `Origin` it has been decided already, and nobody has a token by whom it was not given.
+    /// A stranger can make a name point here while a page of that name is open (DNS rebinding).
+    /// Then the browser takes the page and this server for one origin, and the page may read the
+    /// answers. Only `Host` shows this. A request with an `Origin` has been checked already, and a
+    /// page has only the tokens that it was given.
     ///
     /// Errors: 421.
     pub(crate) fn check_anonymous(&self, caller: &Caller, head: &Parts) -> Result<(), Problem> {
@@ -182,12 +184,12 @@ impl Api {
         Err(Problem::new(Kind::UnknownHost, detail).at_header("Host"))
     }
 
-    /// Says in an answer, a refusal too, whose pages may read it.
+    /// Tells in an answer, or in a refusal, which pages may read it.
     pub(crate) fn mark_origin(&self, headers: &mut HeaderMap, allowed: Option<HeaderValue>) {
         self.cors.mark(headers, allowed);
     }
 
-    /// Reads what a head asks for, without a wait.
+    /// Reads the task from a head, without waiting.
     fn job(&self, caller: &Caller, head: &Parts) -> Result<Job, Problem> {
         let nothing = || {
             let detail = format!("there is nothing at {:?}", head.uri.path());
@@ -203,7 +205,7 @@ impl Api {
         }
         let query = head.uri.query();
         match route {
-            // The listener does not ask.
+            // The edge answers GET and HEAD of these itself.
             Route::Hello | Route::Upgraded => Err(nothing()),
             Route::OpenApi => {
                 Query::parse(query, &[])?;
@@ -246,7 +248,7 @@ impl Api {
             Job::Refresh(token) => beside(body, self.refresh(caller, token.as_deref())).await,
             Job::Publish(shown, checked) => {
                 let whole = async { self.room.read(checked?, body).await };
-                // The body is read meanwhile, so that the library does not keep it.
+                // The body is read meanwhile, so that hyper does not keep it.
                 let (requester, whole) = tokio::try_join!(
                     biased;
                     self.requester(caller, shown),
@@ -267,9 +269,9 @@ impl Api {
         }
     }
 
-    /// The token of a request, looked at.
+    /// Looks the token of a request up.
     ///
-    /// Errors: without a token, a host that is not this server.
+    /// Errors: 421 without a token, for a host that is not this server.
     fn shown(&self, caller: &Caller, head: &Parts) -> Result<Shown, Problem> {
         let shared = self.handle.shared();
         let Ok(token) = bearer_token(&head.headers) else { return Ok(Shown::Wrong) };
@@ -286,7 +288,7 @@ impl Api {
         })
     }
 
-    /// Whom a request is from.
+    /// The caller of a request.
     async fn requester(&self, caller: &Caller, shown: Shown) -> Result<Requester, Problem> {
         let shared = self.handle.shared();
         let is_shown = !matches!(shown, Shown::Nothing(_));
@@ -321,7 +323,7 @@ impl Api {
     }
 }
 
-/// Reads and drops the body of a request while the work goes on, so that the library does not keep it.
+/// Reads and drops the body of a request while the work goes on, so that hyper does not keep it.
 async fn beside<B: Body, T>(body: B, work: impl Future<Output = T>) -> T {
     let (mut body, mut work) = (pin!(body), pin!(work));
     let mut is_over = false;
@@ -341,7 +343,7 @@ async fn beside<B: Body, T>(body: B, work: impl Future<Output = T>) -> T {
     .await
 }
 
-/// Tells the access log whom a reply is for, a refusal too.
+/// Tells the access log the caller of a reply or a refusal.
 fn named(answered: Result<Reply, Problem>, requester: Requester) -> Reply {
     let mut reply = answered.unwrap_or_else(Problem::into_response);
     if let Some(device) = requester.device {
@@ -350,7 +352,7 @@ fn named(answered: Result<Reply, Problem>, requester: Requester) -> Reply {
     reply
 }
 
-/// What a path knows, and what a page may send to it.
+/// The methods of a path, and the headers that a page may send to it.
 fn options(route: Route) -> Reply {
     let mut reply = reply::empty(StatusCode::NO_CONTENT);
     let headers = reply.headers_mut();
@@ -360,7 +362,7 @@ fn options(route: Route) -> Reply {
 }
 
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// Then other tasks of the thread have their turn.
+/// After so many messages, other tasks of the thread have their turn.
 const FRAMES_AT_A_TIME: usize = 16;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! `POST /v1/publish`: devices to topics, services to whom they like.
+//! `POST /v1/publish`: devices publish to topics, services to any target.
 
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ impl Api {
     }
 }
 
-/// What a request is told.
+/// The problem for a refused message.
 fn refused(error: NotPublished, target: Target<'_>, place: MessagePlace<'_>) -> Problem {
     match error {
         NotPublished::SenderRate { after, .. } => {
@@ -70,7 +70,7 @@ fn refused(error: NotPublished, target: Target<'_>, place: MessagePlace<'_>) -> 
     }
 }
 
-/// The embedding program's refusal, as a request is told.
+/// The problem for a message that the embedding program has refused.
 fn refused_by_program(refusal: Refusal, place: MessagePlace<'_>) -> Problem {
     let Refusal { code, message } = refusal;
     match code {

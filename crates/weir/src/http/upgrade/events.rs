@@ -1,4 +1,4 @@
-//! Asking for server-sent events (WHATWG HTML, section 9.2).
+//! Requests for server-sent events (WHATWG HTML, section 9.2).
 
 use std::collections::HashSet;
 
@@ -18,16 +18,16 @@ use crate::http::web::problem::{Kind, Problem};
 use crate::http::web::query::Query;
 use crate::limits::admission::AcceptOrder;
 
-/// Events that may be read.
+/// A valid request for events.
 #[derive(Clone)]
 pub(crate) struct EventsUpgrade {
     pub(super) order: AcceptOrder,
     hello: Hello,
-    /// Who it is, once that is known.
+    /// The admitted device, once it is known.
     admission: Option<Box<Admission>>,
-    /// Positions from `Last-Event-ID`; `None`: there was none.
+    /// Positions from `Last-Event-ID`; `None`: the request has none.
     last: Option<Vec<Position>>,
-    /// Of the answer.
+    /// Headers of the answer.
     headers: HeaderMap,
 }
 
@@ -40,7 +40,7 @@ impl std::fmt::Debug for EventsUpgrade {
 }
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
-/// One position takes 18 bytes at the least, and 38 at the most.
+/// One position takes 18 to 38 bytes.
 const POSITION_BYTES_MAX: usize = 38;
 
 impl EventsUpgrade {
@@ -85,7 +85,8 @@ impl EventsUpgrade {
         &self.hello.token
     }
 
-    /// Says before the connection is moved what would end it there.
+    /// Claims the device id for the token. A refusal here is an HTTP answer; after the move it
+    /// would be a close.
     pub(super) fn claim(
         &self,
         connection: &HttpConnection,
@@ -100,12 +101,12 @@ impl EventsUpgrade {
         EventsUpgrade { admission: Some(Box::new(admission)), ..self }
     }
 
-    /// The device that it is for, as the request or its token says.
+    /// The device of the request, as the request or its token names it.
     pub(super) fn device(&self) -> Option<&str> {
         self.admission.as_ref().map(|admission| &*admission.device)
     }
 
-    /// Over HTTP/1.1: the head is ours, and so is what follows, without a length and to the end of the connection.
+    /// Over HTTP/1.1: writes the head itself. The body has no length and ends with the connection.
     ///
     /// `None`: it was not admitted.
     pub(super) fn into_live(self, edge: &Edge, identity: Option<String>) -> Option<Upgraded> {
@@ -130,7 +131,8 @@ impl EventsUpgrade {
                 subscribe.position = Some(position_of(edge, &subscribe.topic, &last));
             }
         }
-        // What is resumed later stands in the events before it too, or a cut meanwhile would forget it.
+        // A topic that is resumed later also stands in the events before. Otherwise a cut in
+        // between would lose its position.
         let asked = hello.topics.iter().filter_map(|subscribe| subscribe.position);
         let asked = asked.filter(|position| position.epoch != 0);
         let asked = asked.map(|Position { epoch, offset }| (epoch, offset)).collect();
@@ -152,19 +154,19 @@ impl EventsUpgrade {
     }
 }
 
-/// What the answer says of itself.
+/// The headers of the answer.
 fn headers() -> HeaderMap {
     use http::header::{CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    // A proxy that gathers answers would keep the events.
+    // A proxy that buffers answers would keep the events.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     headers
 }
 
-/// Why it may not be.
+/// The problem for a refused claim.
 fn refused(reason: CloseReason, token: &str) -> Problem {
     if reason == CloseReason::Malformed {
         return Problem::field(
@@ -181,8 +183,8 @@ fn refused(reason: CloseReason, token: &str) -> Problem {
     Problem::new(Kind::Forbidden, "the token does not admit this device").at("device")
 }
 
-/// The positions that the client has come to. A header counts before the parameter, which is for clients whose first
-/// request cannot have one.
+/// The positions that the client has reached. The header counts before the parameter. The parameter
+/// is for clients that cannot set a header in their first request.
 fn last_event_id(
     head: &Parts,
     parameter: Option<&str>,
@@ -193,12 +195,13 @@ fn last_event_id(
     let positions = (id.len() <= topics * POSITION_BYTES_MAX).then(|| format::parse_sse_id(id));
     match positions.flatten() {
         Some(positions) => Ok(Some(positions)),
-        // An id that is not of here says as much as one of another start.
+        // An id that is not ours counts like an id of an earlier start.
         None => Ok(Some(Vec::new())),
     }
 }
 
-/// The position whose epoch is the topic's; none fits: one that no topic has, so that the answer is `recovered: false`.
+/// The position whose epoch is the topic's. If none fits, a position that no topic has, so that the
+/// answer is `recovered: false`.
 fn position_of(edge: &Edge, topic: &str, last: &[Position]) -> Position {
     let epoch = edge.shared.router.epoch(topic);
     let own = last.iter().find(|position| Some(position.epoch) == epoch);

@@ -1,4 +1,4 @@
-//! Requests for something that lives long: WebSockets and server-sent events.
+//! Requests for a long-lived connection: WebSockets and server-sent events.
 //!
 //! ```text
 //!  request ─asked for rightly?─▶ UpgradeRequest ─▶ taken from HTTP, or relayed over HTTP/2 ─▶ session ─▶ shard
@@ -29,19 +29,19 @@ use events::EventsUpgrade;
 pub(super) use relay::{Relayed, Watch, relay, take_watch};
 use socket::SocketUpgrade;
 
-/// What a connection is to become.
+/// The valid request for an upgrade.
 #[derive(Debug, Clone)]
 pub(crate) enum UpgradeRequest {
     Socket(SocketUpgrade),
     Events(EventsUpgrade),
 }
 
-/// A connection over HTTP/1.1 whose last request asks for something else than an answer.
+/// A connection over HTTP/1.1 whose last request asks for an upgrade.
 ///
-/// All earlier answers have left, whole; of the last one nothing has been said.
+/// All earlier answers have left completely; the last request has no answer yet.
 pub(crate) struct Taken {
     pub(super) stream: Stream,
-    /// What has come behind the request.
+    /// The bytes that came behind the request.
     pub(super) read_ahead: Vec<u8>,
     pub(super) request: Request<()>,
     pub(super) permit: Permit,
@@ -49,9 +49,9 @@ pub(crate) struct Taken {
 }
 
 impl UpgradeRequest {
-    /// What a request asks for, but for its token: see [`UpgradeRequest::admit`].
+    /// Reads an upgrade request; [`UpgradeRequest::admit`] checks its token.
     ///
-    /// `allowed`: the origin of the page that asks, if it is another one that may.
+    /// `allowed`: the origin of the page that asks, if it is an allowed one of another site.
     pub(super) fn of(
         connection: &HttpConnection,
         head: &Parts,
@@ -73,7 +73,7 @@ impl UpgradeRequest {
         .and_then(|upgrade| upgrade.checked(connection, head))
     }
 
-    /// Who shows no token here is anonymous, or says in `Hello` who it is.
+    /// A WebSocket without a token here is anonymous, or shows its token in `Hello`.
     fn checked(self, connection: &HttpConnection, head: &Parts) -> Result<UpgradeRequest, Problem> {
         if self.token().is_empty() {
             connection.edge.api.check_anonymous(&connection.caller, head)?;
@@ -81,7 +81,8 @@ impl UpgradeRequest {
         Ok(self)
     }
 
-    /// Has what its token stands for checked; without a wait where that is known here.
+    /// Checks the token and the claimed device id, without waiting. [`Admitting::Asks`]: that takes
+    /// [`UpgradeRequest::ask`].
     pub(super) fn admit(self, connection: &HttpConnection) -> Admitting {
         let shared = &connection.edge.shared;
         let bearer = match shared.auth.look(self.token(), shared.devices.mark()) {
@@ -105,7 +106,7 @@ impl UpgradeRequest {
         }
     }
 
-    /// The same where its token, or the id that it claims, has to be asked for.
+    /// Waits for the check of the token, or of the device id that the request claims.
     pub(super) async fn ask(self, connection: &HttpConnection) -> Result<UpgradeRequest, Problem> {
         let auth = &connection.edge.shared.auth;
         let origin = TokenOrigin::Connection(connection.caller.peer);
@@ -130,7 +131,7 @@ impl UpgradeRequest {
         }
     }
 
-    /// Whether its request came before or after another connection.
+    /// The accept order of the request.
     fn order(&self) -> AcceptOrder {
         match self {
             UpgradeRequest::Socket(upgrade) => upgrade.order,
@@ -138,7 +139,7 @@ impl UpgradeRequest {
         }
     }
 
-    /// With which its request is answered.
+    /// The status of the answer.
     pub(super) fn status(&self) -> u16 {
         match self {
             UpgradeRequest::Socket(_) => 101,
@@ -146,7 +147,7 @@ impl UpgradeRequest {
         }
     }
 
-    /// The device that it names, if it does.
+    /// The device that the request names, if any.
     pub(super) fn device(&self) -> Option<&str> {
         match self {
             UpgradeRequest::Socket(_) => None,
@@ -155,21 +156,21 @@ impl UpgradeRequest {
     }
 }
 
-/// Whether a upgrade may be.
+/// The result of [`UpgradeRequest::admit`].
 pub(super) enum Admitting {
     Done(Result<UpgradeRequest, Problem>),
-    /// Its token has to be asked for.
+    /// The token has to be checked elsewhere.
     Asks(UpgradeRequest),
 }
 
-/// Which of the two a path is for.
+/// The kind of upgrade that a path stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Path {
     Connect,
     Events,
 }
 
-/// Moves a connection to where it is to be.
+/// Carries out the upgrade: the connection leaves HTTP and continues as an opening.
 pub(super) async fn go_on(taken: Taken) {
     let Taken { stream, read_ahead, mut request, permit, connection } = taken;
     let shared = &connection.edge.shared;
@@ -198,9 +199,10 @@ pub(super) async fn go_on(taken: Taken) {
     opening::run_upgraded(shared, stream, unsettled, upgraded).await;
 }
 
-/// The token of a request, from its header or, where that is permitted, from its query; empty if there is none.
+/// The token of a request, from its header or, if permitted, from its query; empty if there is
+/// none.
 ///
-/// Errors: 401 for what is none.
+/// Errors: 401 for a malformed token.
 fn token(headers: &HeaderMap, from_query: Option<&str>) -> Result<String, Problem> {
     match (bearer_token(headers), from_query) {
         (Ok(None), token) => Ok(token.unwrap_or_default().to_owned()),
@@ -224,7 +226,8 @@ fn unknown_token() -> Problem {
     )
 }
 
-/// Refuses a token in the query where it is not permitted: it would stand in the logs of whatever is on the way.
+/// Refuses a token in the query where the configuration does not permit it: proxies on the way
+/// would log it.
 fn query_token<'a>(edge: &Edge, token: Option<&'a str>) -> Result<Option<&'a str>, Problem> {
     match token {
         Some(_) if !edge.shared.config().http.query_token => Err(Problem::field(

@@ -1,9 +1,11 @@
-//! Server-sent events over HTTP/2: what a shard writes into a pair of sockets is passed on to the stream.
+//! Server-sent events over HTTP/2. A shard writes them into a socket pair, and a relay passes them
+//! on to the stream.
 //!
-//! A stream of HTTP/2 cannot be moved to a shard, but what feeds it can: the shard holds one end of a pair like any
-//! connection, with its queue, its watermarks and its ends. Here the other end is read as fast as the stream's window
-//! lets its client take it, and no faster. While that window is closed nothing is read, so the shard's end would not be
-//! seen there: a [`Watch`] sees it, and bounds the time that the client has for what is left.
+//! A stream of HTTP/2 cannot move to a shard, but its source can. The shard holds one end of the
+//! pair like any connection, with its outbox, watermarks and ends. The relay reads the other end as
+//! fast as the stream's window allows, and no faster. While that window is closed, the relay reads
+//! nothing and would not see the end of the shard's side. A [`Watch`] sees that end, and bounds the
+//! time in which the client must take the rest.
 
 use std::cell::Cell;
 use std::io;
@@ -29,27 +31,29 @@ use crate::tls::stream::Stream;
 
 /// The events of one stream.
 ///
-/// Limits: what the pair holds is bounded by its buffers; what is read is one piece, counted in the byte budget while
-/// the stream lives.
-/// The stream's end is sent when the library holds no piece of it: until then it can be reset.
-/// Cost: two descriptors and what the kernel keeps for them, beside the stream's own.
+/// Limits: the socket buffers bound the bytes in the pair. The relay reads one piece at a time,
+/// which the byte budget counts as long as the stream lives. The end of the stream is sent when
+/// hyper holds no piece of it: until then the stream can be reset.
+/// Cost: two descriptors and the kernel's memory for them, beside those of the stream.
 pub(crate) struct Relayed {
     from: Arc<UnixStream>,
     charge: Arc<RelayCharge>,
-    /// The pieces that have not left. A pause does not reset the stream: the shard decides when its reader is too slow.
+    /// The pieces that have not left. A pause does not reset the stream: the shard decides when a
+    /// reader is too slow.
     leaving: Arc<Leaving>,
     _descriptor: Descriptor,
 }
 
-/// Done when a shard has ended and its client has not taken what was left in time: the stream is to be reset.
+/// Ready when the shard has ended and the client did not take the rest in time. Then the stream has
+/// to be reset.
 pub(crate) type Watch = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 thread_local! {
-    /// From the poll that has begun to relay to whoever polls the request.
+    /// Carries the watch from the poll that began to relay to the task of the request.
     static BEGUN: Cell<Option<Watch>> = const { Cell::new(None) };
 }
 
-/// What is to be watched of the request that was polled just now, once.
+/// Takes the watch of the request that was polled just now.
 pub(crate) fn take_watch() -> Option<Watch> {
     BEGUN.take()
 }
@@ -69,7 +73,7 @@ impl Drop for RelayCharge {
     }
 }
 
-/// Has a shard write the events of a request, and passes them on.
+/// Lets a shard write the events of a request, and relays them.
 pub(crate) async fn relay(
     connection: &Arc<HttpConnection>,
     upgrade: EventsUpgrade,
@@ -98,9 +102,9 @@ pub(crate) async fn relay(
     Ok(response.map(|()| Relayed { from, charge, leaving, _descriptor }))
 }
 
-/// Waits for the shard's end, and for as long as the client has then.
+/// Waits for the end of the shard's side, and then for the time that the client has.
 async fn watch(from: Arc<UnixStream>, stall_timeout: Duration) {
-    // Nothing is ever written here, so it is writable, until the other end is closed.
+    // Nothing is ever written here, so the socket is writable until the other end is closed.
     while let Ok(ready) = from.ready(Interest::WRITABLE).await {
         if ready.is_write_closed() {
             break;
@@ -116,7 +120,7 @@ fn pair() -> io::Result<(UnixStream, OwnedFd)> {
     let (from, to) = std::os::unix::net::UnixStream::pair()?;
     for end in [&from, &to] {
         end.set_nonblocking(true)?;
-        // What waits here is not seen as waiting by anybody.
+        // Nobody counts the bytes that wait in this buffer.
         socket2::SockRef::from(end).set_send_buffer_size(PIECE_BYTES)?;
     }
     Ok((UnixStream::from_std(from)?, OwnedFd::from(to)))
@@ -136,7 +140,7 @@ impl Relayed {
                     return Poll::Ready(Some(self.piece(data)));
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                // The shard has ended it, and has said why in the last event.
+                // The shard has ended its side. Its last event said why.
                 Ok(0) | Err(_) => {
                     ready!(self.leaving.poll_gone(cx));
                     return Poll::Ready(None);
@@ -152,6 +156,7 @@ impl Relayed {
     }
 }
 
-/// A few events, and as much as waits for a stream's window; the kernel doubles it for what it keeps itself.
+/// A few events, and the most that waits for a stream's window. The kernel doubles the size for its
+/// own records.
 const PIECE_BYTES: usize = 16 * 1024;
 const RETRY_AFTER: Duration = Duration::from_secs(1);

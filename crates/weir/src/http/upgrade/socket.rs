@@ -1,4 +1,4 @@
-//! Opening a WebSocket (RFC 6455 section 4.2).
+//! Requests to open a WebSocket (RFC 6455 section 4.2).
 
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use base64::Engine as _;
@@ -18,17 +18,17 @@ use crate::http::web::problem::{Kind, Problem};
 use crate::http::web::query::Query;
 use crate::limits::admission::AcceptOrder;
 
-/// A WebSocket that may be opened.
+/// A valid request for a WebSocket.
 #[derive(Clone)]
 pub(crate) struct SocketUpgrade {
     pub(super) order: AcceptOrder,
-    /// `Sec-WebSocket-Accept`.
+    /// The value of `Sec-WebSocket-Accept`.
     accept: String,
     protocol: &'static str,
     format: Format,
-    /// Empty: it is in `Hello`, if at all.
+    /// Empty: the token comes in `Hello`, if at all.
     token: String,
-    /// What the token stands for, once that is known.
+    /// The result for the token, once it is known.
     bearer: Option<Bearer>,
 }
 
@@ -38,7 +38,7 @@ impl std::fmt::Debug for SocketUpgrade {
     }
 }
 
-/// What can be spoken, and how: the first that the client names counts.
+/// The subprotocols and their formats. The first one that the client names counts.
 const PROTOCOLS: [(&str, Format); 2] =
     [("weir.v1.protobuf", Format::WsProtobuf), ("weir.v1.json", Format::WsJson)];
 /// Stands in front of a token among the subprotocols.
@@ -120,7 +120,7 @@ impl SocketUpgrade {
     }
 }
 
-/// The one value of a header.
+/// The only value of a header.
 fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     let mut values = headers.get_all(name).iter();
     match (values.next(), values.next()) {
@@ -129,13 +129,13 @@ fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     }
 }
 
-/// Whether a list of words has this one.
+/// Whether a comma-separated header has this word.
 fn has_word(headers: &HeaderMap, name: &HeaderName, word: &str) -> bool {
     let lists = headers.get_all(name).iter().filter_map(|list| list.to_str().ok());
     lists.flat_map(|list| list.split(',')).any(|own| own.trim().eq_ignore_ascii_case(word))
 }
 
-/// What proves that the key was understood.
+/// The proof that the server has understood the key.
 fn accept(key: &str) -> String {
     let joined = [key, "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"].concat();
     STANDARD.encode(digest(&SHA1_FOR_LEGACY_USE_ONLY, joined.as_bytes()))

@@ -14,54 +14,55 @@ use tokio::time::timeout;
 
 use super::problem::{Kind, Problem};
 
-/// A body, and its part of what all bodies together may take.
+/// A body, and the room that it takes.
 #[derive(Debug)]
 pub(crate) struct Whole<'a> {
     pub(crate) bytes: Bytes,
     _permit: Option<SemaphorePermit<'a>>,
 }
 
-/// Room for all bodies that are being read or carried out.
+/// Room for all bodies that are being read, or whose requests are being carried out.
 ///
-/// Shape: what has come of a body takes room, what was announced takes none.
-/// Limits: `ROOM_KIB` or a sixteenth of the byte budget, whichever is less, but room for one body of
-/// the largest size. Where none is left, the bodies are given up that have not grown for longest. A body
-/// that waits for room has not stopped growing. If all wait, the largest is given up.
+/// Shape: the bytes of a body that have come take room; announced bytes take none.
+/// Limits: `ROOM_KIB` or a sixteenth of the byte budget, whichever is less, but room for one body
+/// of the largest size. If no room is left, it gives up the bodies that have not grown for the
+/// longest time. A body that waits for room counts as growing. If all wait, the largest is given
+/// up.
 pub(crate) struct Room {
     kibibytes: Semaphore,
     kib_max: usize,
-    /// Of one body.
+    /// The largest size of one body.
     bytes_max: usize,
     timeout: Duration,
     growing: Mutex<Vec<Arc<Growing>>>,
     turns: AtomicU64,
 }
 
-/// A body of which more is to come.
+/// A body that has not come completely.
 #[derive(Default)]
 struct Growing {
     kib: AtomicU32,
-    /// The turn in which it has grown last.
+    /// The turn in which it grew last.
     grown: AtomicU64,
-    /// More of it has come, and waits for room.
+    /// More of the body has come, and waits for room.
     is_waiting: AtomicBool,
     is_given_up: AtomicBool,
     given_up: Notify,
 }
 
-/// The length that a head announces for its body, if it does.
+/// The length that a head announces for its body, if any.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Announced(Option<usize>);
 
-/// Keeps a body among those that grow.
+/// Lists a body among those that grow, until the drop.
 struct Entry<'a> {
     room: &'a Room,
     growing: Arc<Growing>,
 }
 
 impl Room {
-    /// For bodies of at most `bytes_max`, each of which is to be whole within `timeout`, beside a budget of
-    /// `budget_bytes`.
+    /// Room for bodies of at most `bytes_max` each. Each must be whole within `timeout`.
+    /// `budget_bytes`: the size of the byte budget.
     pub(crate) fn new(bytes_max: usize, timeout: Duration, budget_bytes: usize) -> Self {
         let part_kib = budget_bytes / PART_OF_BUDGET / 1024;
         let kib_max = ROOM_KIB.min(part_kib).max(bytes_max.div_ceil(1024));
@@ -75,10 +76,10 @@ impl Room {
         }
     }
 
-    /// Reads a body whole, after [`Room::check`].
+    /// Reads a whole body, after [`Room::check`].
     ///
-    /// Errors: too long; not there in time; no room for it within that time, or needed by
-    /// others that come faster; broken, shorter than announced, or with trailers.
+    /// Errors: the body is too long; it is not whole in time; it found no room in that time, or
+    /// faster bodies needed its room; it is malformed, shorter than announced, or has trailers.
     pub(crate) async fn read<B>(&self, announced: Announced, body: B) -> Result<Whole<'_>, Problem>
     where
         B: Body<Data = Bytes>,
@@ -90,7 +91,7 @@ impl Room {
             whole = timeout(self.timeout, self.gather(&entry.growing, body)) => {
                 let whole = whole.unwrap_or_else(|_| Err(self.too_late(&entry.growing)))?;
                 match announced.0 {
-                    // Over HTTP/2 a stream that is reset without an error ends like this.
+                    // An HTTP/2 stream that is reset without an error ends like this.
                     Some(announced) if announced != whole.bytes.len() => Err(broken()),
                     Some(_) | None => Ok(whole),
                 }
@@ -112,7 +113,7 @@ impl Room {
                 Err(error) if error.is::<LengthLimitError>() => return Err(self.too_large()),
                 Err(_) => return Err(broken()),
             };
-            // Neither library tells a trailer that is well formed from one that is not.
+            // Neither library tells a well-formed trailer from a malformed one.
             let Ok(data) = frame.into_data() else { return Err(trailed()) };
             growing.grown.store(self.turns.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
             let kib = kibibytes(bytes.len() + data.len());
@@ -130,7 +131,7 @@ impl Room {
         Ok(Whole { bytes: bytes.into(), _permit: permit })
     }
 
-    /// Waits for room; where there is none, others make it.
+    /// Waits for room. If there is none, other bodies have to give up theirs.
     async fn take(&self, growing: &Growing, kib: u32) -> SemaphorePermit<'_> {
         if let Ok(permit) = self.kibibytes.try_acquire_many(kib) {
             return permit;
@@ -142,14 +143,14 @@ impl Room {
         permit
     }
 
-    /// Gives up bodies until they leave `kib`, or none with bytes is left.
+    /// Gives up bodies until they leave `kib`, or no body has bytes.
     fn make_room(&self, kib: u32) {
         let growing = self.lock();
         let mut left = 0;
         while left < kib {
             let holders = || growing.iter().filter(|holder| holder.holds());
             let Some(first) = holders().min_by_key(|holder| holder.rank()) else { return };
-            // A lone body waits for bodies that are whole, and these leave soon.
+            // A lone body waits for whole bodies, and these leave soon.
             if first.is_waiting.load(Ordering::Relaxed) && holders().count() == 1 {
                 return;
             }
@@ -159,7 +160,7 @@ impl Room {
         }
     }
 
-    /// Why a body was not whole in time: nothing came, or it found no room.
+    /// The problem of a body that was not whole in time: nothing came, or it found no room.
     fn too_late(&self, growing: &Growing) -> Problem {
         if self.kibibytes.available_permits() == 0 && growing.kib.load(Ordering::Relaxed) == 0 {
             return self.no_room();
@@ -168,12 +169,13 @@ impl Room {
         Problem::new(Kind::BodyTimeout, detail)
     }
 
-    /// Refuses a body that is coded, or whose announced length is over the limit. [`Room::read`] does not need the head
-    /// any more.
+    /// Refuses a body that is coded, or whose announced length is over the limit. [`Room::read`]
+    /// does not need the head any more.
     pub(crate) fn check(&self, headers: &HeaderMap) -> Result<Announced, Problem> {
         check_coding(headers)?;
         let announced = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
-        // With both, chunks count, and the library ends the connection (RFC 9112 section 6.3).
+        // With both headers, the chunks count, and hyper ends the connection (RFC 9112 section
+        // 6.3).
         match announced.filter(|_| !headers.contains_key(TRANSFER_ENCODING)).map(str::parse) {
             Some(Ok(bytes)) if bytes <= self.bytes_max => Ok(Announced(Some(bytes))),
             Some(_) => Err(self.too_large()),
@@ -207,7 +209,8 @@ impl Growing {
         !self.is_given_up.load(Ordering::Relaxed) && self.kib.load(Ordering::Relaxed) > 0
     }
 
-    /// The body of the lowest rank gives way first: the longest idle one, then the largest that waits.
+    /// The body of the lowest rank gives way first: the longest idle one, then the largest that
+    /// waits.
     fn rank(&self) -> (bool, u64) {
         let is_waiting = self.is_waiting.load(Ordering::Relaxed);
         let kib = u64::from(self.kib.load(Ordering::Relaxed));
@@ -229,7 +232,7 @@ fn trailed() -> Problem {
     Problem::new(Kind::InvalidRequest, "the body has trailers behind it, which are not taken here")
 }
 
-/// Refuses a coded body: it would be read as if it were plain.
+/// Refuses a body with a content coding: it would be read as if it were plain.
 fn check_coding(headers: &HeaderMap) -> Result<(), Problem> {
     let mut codings = headers.get_all(CONTENT_ENCODING).iter();
     if codings.all(|coding| coding.as_bytes().eq_ignore_ascii_case(b"identity")) {
@@ -248,13 +251,14 @@ pub(crate) fn is_chunked_alone(headers: &HeaderMap) -> bool {
     }
 }
 
-/// Whether the next request can be found behind a body that nobody reads: if the body is short, and its length known
-/// before. Where its chunks end is not left to the library, which reads a bare LF in a trailer as a part of a line.
+/// Whether the next request can be found behind a body that nobody reads: the body must be short,
+/// and its length known from the head. We do not leave the end of chunks to hyper, which reads a
+/// bare LF in a trailer as a part of a line.
 pub(crate) fn is_passed_over(body: &impl Body) -> bool {
     body.size_hint().exact().is_some_and(|bytes| bytes <= PASSED_OVER_BYTES_MAX)
 }
 
-/// Refuses what is not announced as JSON in UTF-8.
+/// Refuses a body that is not announced as JSON in UTF-8.
 pub(crate) fn check_json(headers: &HeaderMap) -> Result<(), Problem> {
     let mut types = headers.get_all(CONTENT_TYPE).iter();
     let is_json = match (types.next().map(|value| value.to_str()), types.next()) {
@@ -268,7 +272,7 @@ pub(crate) fn check_json(headers: &HeaderMap) -> Result<(), Problem> {
     Err(Problem::new(Kind::UnsupportedMediaType, detail).at_header("Content-Type"))
 }
 
-/// Refuses a body that comes without length and without chunks.
+/// Refuses a body without a length and without chunks.
 pub(crate) fn check_length(headers: &HeaderMap) -> Result<(), Problem> {
     if headers.contains_key(CONTENT_LENGTH) || headers.contains_key(TRANSFER_ENCODING) {
         return Ok(());
@@ -291,7 +295,7 @@ fn is_json(value: &str) -> bool {
         })
 }
 
-/// The room that bytes take.
+/// The room that so many bytes take.
 fn kibibytes(bytes: usize) -> u32 {
     u32::try_from(bytes.div_ceil(1024)).expect("a body has at most some megabytes")
 }
@@ -301,7 +305,8 @@ const ROOM_KIB: usize = 32 * 1024;
 /// A small budget means a small machine.
 const PART_OF_BUDGET: usize = 16;
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// The library passes over what has come with the head; more would end the connection without a word of it.
+/// hyper skips the bytes that came with the head. A longer body would end the connection without an
+/// announcement.
 const PASSED_OVER_BYTES_MAX: u64 = 4 * 1024;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What the head of a request says of its sender: the token that it shows, and the page that it comes from.
+//! The sender of a request, as its head shows it: the token, and the site of the page.
 
 use http::header::{AUTHORIZATION, ORIGIN};
 use http::request::Parts;
@@ -34,11 +34,12 @@ fn token_of(header: &[u8]) -> Option<&str> {
 
 /// Refuses a request that a browser sends for a page of another origin without naming the origin.
 ///
-/// Browsers leave `Origin` away where a page embeds something, such as an image, and say in `Sec-Fetch-Site` how the page
-/// is related to the server (Fetch Metadata, section 2.3). Programs that are no browsers send neither. To follow a link is
-/// no use of the API by a page, so it is let through, but where `has_effect` says that looking changes something.
+/// Browsers omit `Origin` where a page embeds something, such as an image. There `Sec-Fetch-Site`
+/// tells how the page is related to the server (Fetch Metadata, section 2.3). Other programs send
+/// neither header. A followed link is no use of the API by a page, so it passes, unless
+/// `has_effect` says that a GET changes something.
 ///
-/// Errors: 403. A request with `Origin` is not looked at: it says more.
+/// Errors: 403. It does not check a request with `Origin`, which tells more.
 pub(crate) fn check_site(head: &Parts, has_effect: bool) -> Result<(), Problem> {
     let headers = &head.headers;
     let is_own = |site: &http::HeaderValue| matches!(site.as_bytes(), b"same-origin" | b"none");

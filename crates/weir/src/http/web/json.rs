@@ -1,4 +1,4 @@
-//! JSON objects in requests, and what is wrong with them.
+//! JSON objects in requests, and the problems of malformed ones.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,11 +11,12 @@ use serde_path_to_error::Segment;
 
 use super::problem::{Kind, Problem};
 
-/// A JSON object. What is derived for a struct alone would take an array too, as its members in their order.
+/// A JSON object. A derived reader of a struct would also take an array, as the members in their
+/// order.
 #[derive(Debug)]
 pub(crate) struct Object<T>(pub(crate) T);
 
-/// A string that is copied only if it holds escapes.
+/// A string that is copied only if it contains escapes.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct Text<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
@@ -40,12 +41,12 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
     }
 }
 
-/// Parses a JSON object; an error names the field by its path, where it is known.
+/// Parses a JSON object. An error names the path of the field, if it is known.
 pub(crate) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {
     let mut input = serde_json::Deserializer::from_slice(body);
     let Object(value) = serde_path_to_error::deserialize(&mut input).map_err(|error| {
         let path = error.path();
-        // A body that is cut off has a path that ends in nothing known.
+        // If the body is cut off, the path ends in an unknown member.
         let is_known = path.iter().next().is_some()
             && !path.iter().any(|segment| matches!(segment, Segment::Unknown));
         let field = is_known.then(|| path.to_string());

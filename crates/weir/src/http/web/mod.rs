@@ -1,6 +1,7 @@
-//! What the admin API and the public API have in common: heads, bodies, queries, answers and problems.
+//! The common parts of the admin API and the public API: heads, bodies, queries, answers and
+//! problems.
 //!
-//! Whom a request is from, and what it may do, each of them decides for itself.
+//! Each API identifies and authorises its callers itself.
 
 pub(crate) mod body;
 pub(crate) mod head;

@@ -1,4 +1,5 @@
-//! Descriptions of an API (OpenAPI 3.1), put together from the types that requests are read into and answers written from.
+//! Descriptions of an API (OpenAPI 3.1). They are made from the types that read requests and write
+//! answers.
 
 use std::collections::BTreeMap;
 
@@ -92,7 +93,7 @@ impl Operation {
         Self { builder, schemas: Vec::new(), refusals: Vec::new() }
     }
 
-    /// One that asks for no token.
+    /// An operation that needs no token.
     pub(crate) fn open(id: &str, summary: &str) -> Self {
         let builder = OperationBuilder::new()
             .operation_id(Some(id))
@@ -110,7 +111,7 @@ impl Operation {
         self.parameter(ParameterIn::Path, name, description, schema.into())
     }
 
-    /// A parameter of the query, which may be left out.
+    /// An optional parameter of the query.
     pub(crate) fn query(
         self,
         name: &str,
@@ -137,7 +138,7 @@ impl Operation {
         Self { builder: self.builder.parameter(parameter), ..self }
     }
 
-    /// A JSON body that is one of two things.
+    /// A JSON body of one of two types.
     pub(crate) fn body_of<One: ToSchema, Other: ToSchema>(mut self) -> Self {
         let (one, other) = (add::<One>(&mut self.schemas), add::<Other>(&mut self.schemas));
         self.body(either(one, other), Required::True)
@@ -149,7 +150,7 @@ impl Operation {
         self.body(schema.into(), Required::True)
     }
 
-    /// A body of text of one of these media types.
+    /// A text body of one of these media types.
     pub(crate) fn body_text(self, content_types: &[&str]) -> Self {
         let mut body = RequestBodyBuilder::new().required(Some(Required::True));
         for content_type in content_types {
@@ -168,13 +169,13 @@ impl Operation {
         Self { builder: self.builder.request_body(Some(body)), ..self }.refuses(&CODED)
     }
 
-    /// 200 with this as JSON.
+    /// Status 200 with this JSON type.
     pub(crate) fn answers<T: ToSchema>(mut self, description: &str) -> Self {
         let schema = add::<T>(&mut self.schemas);
         self.answers_json(description, schema.into())
     }
 
-    /// 200 with one of two things as JSON.
+    /// Status 200 with one of two JSON types.
     pub(crate) fn answers_with<One: ToSchema, Other: ToSchema>(
         mut self,
         description: &str,
@@ -187,12 +188,12 @@ impl Operation {
         self.response(200, description, Some(("application/json", schema)))
     }
 
-    /// 200 with text of a media type.
+    /// Status 200 with text of a media type.
     pub(crate) fn answers_text(self, content_type: &'static str, description: &str) -> Self {
         self.response(200, description, Some((content_type, text().into())))
     }
 
-    /// 200 with text of one of these media types.
+    /// Status 200 with text of one of these media types.
     pub(crate) fn answers_texts(self, content_types: &[&'static str], description: &str) -> Self {
         let mut response = ResponseBuilder::new().description(description);
         for content_type in content_types {
@@ -221,24 +222,24 @@ impl Operation {
         Self { builder: self.builder.response(status.to_string(), response.build()), ..self }
     }
 
-    /// Problems that it may answer with.
+    /// The problems that it may answer with.
     pub(crate) fn refuses(mut self, kinds: &[Kind]) -> Self {
         self.refusals.extend(kinds);
         self
     }
 }
 
-/// A text of any kind.
+/// Any text.
 pub(crate) fn text() -> Object {
     Object::with_type(Type::String)
 }
 
-/// A text of this form.
+/// A text of this format.
 pub(crate) fn text_like(pattern: &str) -> Object {
     ObjectBuilder::from(text()).pattern(Some(pattern)).build()
 }
 
-/// How many to list, as [`super::query::Query::limit`] reads it.
+/// The parameter that [`super::query::Query::limit`] reads.
 pub(crate) fn limit() -> Object {
     ObjectBuilder::new()
         .schema_type(Type::Integer)
@@ -270,7 +271,7 @@ fn refusal(status: u16, slugs: &[&str]) -> ResponseBuilder {
     response
 }
 
-/// Enters a type with all that it consists of; where it stands then.
+/// Adds a type and all types that it consists of. Returns the reference to it.
 fn add<T: ToSchema>(schemas: &mut Schemas) -> Ref {
     let name = T::name().into_owned();
     T::schemas(schemas);
@@ -280,7 +281,7 @@ fn add<T: ToSchema>(schemas: &mut Schemas) -> Ref {
 
 const TOKEN: &str = "token";
 const LICENSE: &str = env!("CARGO_PKG_LICENSE");
-/// What every body may be refused for.
+/// The problems that any body may cause.
 const CODED: [Kind; 2] = [Kind::UnsupportedMediaType, Kind::UnknownCoding];
 
 #[cfg(test)]

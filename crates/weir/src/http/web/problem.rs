@@ -1,4 +1,4 @@
-//! Problem documents (RFC 9457): how a request is refused.
+//! Problem documents (RFC 9457): the refusals of requests.
 
 use std::time::Duration;
 
@@ -15,16 +15,16 @@ use crate::base::clock::millis;
 use crate::limits::http_ledger;
 use crate::{PublishError, ShardSilent, TopicNameError};
 
-/// Why a request is refused: each is one `type`, one title and one status.
+/// The reason of a refusal. Each has one `type`, one title and one status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Something in the request is not as documented.
+    /// A part of the request is not as documented.
     InvalidRequest,
     /// No token, or a wrong one.
     Unauthorized,
-    /// The token is good, but not for this.
+    /// The token is valid, but not for this request.
     Forbidden,
-    /// A page of another origin asks.
+    /// A page of another origin sent the request.
     ForeignOrigin,
     /// There is no such path, connection or device.
     NotFound,
@@ -34,7 +34,7 @@ pub(crate) enum Kind {
     MethodNotAllowed,
     /// The body did not come in time.
     BodyTimeout,
-    /// A body without its length.
+    /// The body comes without its length.
     LengthRequired,
     /// A body or a message over its limit.
     TooLarge,
@@ -42,45 +42,45 @@ pub(crate) enum Kind {
     HeadTooLarge,
     /// A body that is not JSON, or coded.
     UnsupportedMediaType,
-    /// A body in a transfer coding that is not known.
+    /// A body in an unknown transfer coding.
     UnknownCoding,
-    /// A `Host` that this server does not go by.
+    /// The `Host` is not a name of this server.
     UnknownHost,
-    /// More messages than the topic takes, or than one sender may publish.
+    /// More messages than the topic accepts, or than one sender may publish.
     RateLimited,
     /// The topic's tick is full.
     TickFull,
-    /// As many topics exist as may.
+    /// There are as many topics as permitted.
     TooManyTopics,
     /// A shard's mailbox is full.
     MailboxFull,
-    /// The server has no room for it.
+    /// The server has no room for the request.
     Busy,
     /// The byte budget is used up.
     BudgetExhausted,
-    /// Too many request bodies at once.
+    /// There are too many request bodies at once.
     TooManyRequests,
-    /// Too many attempts from an address have failed.
+    /// Too many attempts from one address have failed.
     TooManyFailures,
-    /// What keeps devices and tokens does not answer.
+    /// The store of devices and tokens does not answer.
     StoreUnavailable,
     /// A shard does not answer.
     ShardSilent,
-    /// Not listening yet, or draining.
+    /// The server does not listen yet, or it drains.
     NotReady,
 }
 
 /// The place of a message in a request body, for the member `field` of a problem.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MessagePlace<'a> {
-    /// The path of its object, with what joins a member to it.
+    /// The path of the message's object, with the separator before a member.
     pub(crate) object: &'a str,
-    /// The member that holds its content.
+    /// The member that holds the content.
     pub(crate) content: &'static str,
 }
 
 impl Kind {
-    /// The end of its `type`, its title and its status.
+    /// The last part of its `type`, its title and its status.
     pub(crate) const fn facts(self) -> (&'static str, &'static str, StatusCode) {
         const UNAVAILABLE: StatusCode = StatusCode::SERVICE_UNAVAILABLE;
         const TOO_MANY: StatusCode = StatusCode::TOO_MANY_REQUESTS;
@@ -154,7 +154,7 @@ impl Kind {
     }
 }
 
-/// A refusal, as a document and as a response.
+/// A refusal: a document, and the response that carries it.
 #[derive(Debug, Clone)]
 pub(crate) struct Problem {
     kind: Kind,
@@ -178,24 +178,24 @@ impl Problem {
         Self { kind, detail, field: None, retry_after: None, header: None }
     }
 
-    /// A field, a query parameter or a path segment is at fault.
+    /// A refusal because of a field, a query parameter or a path segment.
     pub(crate) fn field(field: impl Into<String>, detail: impl Into<String>) -> Self {
         Self::new(Kind::InvalidRequest, detail).at(field)
     }
 
-    /// A header is at fault, beyond what its kind says.
+    /// Names the header at fault, if its kind does not say it already.
     pub(crate) fn at_header(self, name: &'static str) -> Self {
         self.at(name)
     }
 
-    /// A member, a parameter or a header is at fault, beyond what its kind says.
+    /// Names the member, parameter or header at fault, if its kind does not say it already.
     ///
     /// Limits: `field` is cut at [`FIELD_BYTES_MAX`].
     pub(crate) fn at(self, field: impl Into<String>) -> Self {
         Self { field: Some(clipped(field.into(), FIELD_BYTES_MAX)), ..self }
     }
 
-    /// 405; `allow` lists the methods that the path knows.
+    /// 405; `allow` lists the methods of the path.
     pub(crate) fn method(allow: &'static str) -> Self {
         let detail = format!("this path knows {allow}");
         Self {
@@ -221,7 +221,7 @@ impl Problem {
         }
     }
 
-    /// 403 for a token that is known.
+    /// 403 for a known token without the right.
     pub(crate) fn forbidden(detail: String) -> Self {
         let challenge = "Bearer realm=\"weir\", error=\"insufficient_scope\"";
         Self {
@@ -230,23 +230,23 @@ impl Problem {
         }
     }
 
-    /// A refusal that passes.
+    /// A refusal that passes after a time.
     pub(crate) fn retry(kind: Kind, after: Duration, detail: impl Into<String>) -> Self {
         Self { retry_after: Some(after), ..Self::new(kind, detail) }
     }
 
-    /// 503: devices and tokens cannot be asked for.
+    /// 503: the store of devices and tokens does not answer.
     pub(crate) fn store_unavailable() -> Self {
         let detail = "what keeps devices and tokens does not answer; try again";
         Self::retry(Kind::StoreUnavailable, STORE_RETRY, detail)
     }
 
-    /// The same for an operator, who may know why.
+    /// The same for an operator, who may see the reason.
     pub(crate) fn store_failed(error: &weir_store::Error) -> Self {
         Self::retry(Kind::StoreUnavailable, STORE_RETRY, error.to_string())
     }
 
-    /// 429: tokens from there are not looked at for a while.
+    /// 429: the gateway does not check tokens from this address for a while.
     pub(crate) fn too_many_tokens(after: Duration) -> Self {
         let detail = "too many tokens from this address were not valid (auth.failures_per_source_per_second); try again";
         Self::retry(Kind::TooManyFailures, after, detail)
@@ -257,7 +257,7 @@ impl Problem {
         Self::new(Kind::NotFound, "this gateway keeps no devices (store.kind)")
     }
 
-    /// A message was refused that stood at this place.
+    /// The refusal of the message at this place.
     pub(crate) fn publish(error: PublishError, place: MessagePlace<'_>) -> Self {
         let detail = error.to_string();
         match error {
@@ -329,7 +329,7 @@ impl Problem {
     }
 }
 
-/// A problem document's members; `field` and `retry_after_ms` are extensions.
+/// The members of a problem document; `field` and `retry_after_ms` are extensions.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Problem)]
 pub(crate) struct Document<'a> {
@@ -342,13 +342,13 @@ pub(crate) struct Document<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, required = false)]
     field: Option<&'a str>,
-    /// Where waiting helps: for how long.
+    /// If a later attempt can succeed: the time to wait for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = u64, required = false)]
     retry_after_ms: Option<u64>,
 }
 
-/// The text; a longer one is cut and marked.
+/// The text. A longer text is cut, and marked as cut.
 fn clipped(mut text: String, bytes_max: usize) -> String {
     if text.len() > bytes_max {
         let end = (0..=bytes_max - CUT.len()).rev().find(|end| text.is_char_boundary(*end));
@@ -359,13 +359,13 @@ fn clipped(mut text: String, bytes_max: usize) -> String {
     text
 }
 
-/// The longest text of ours has some 300 bytes.
+/// Our longest text has some 300 bytes.
 const DETAIL_BYTES_MAX: usize = 512;
 /// A path of members, such as `messages[999].content_type`.
 const FIELD_BYTES_MAX: usize = 128;
 const CUT: &str = "…";
 
-/// A store that has gone is tried again about as often.
+/// The gateway tries a lost store again about as often.
 const STORE_RETRY: Duration = Duration::from_secs(2);
 
 impl From<http_ledger::NoShare> for Problem {

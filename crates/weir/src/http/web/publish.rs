@@ -1,4 +1,4 @@
-//! The body of `POST /v1/publish`: JSON to messages, and what became of them to JSON.
+//! The body of `POST /v1/publish`: from JSON to messages, and from their outcomes to JSON.
 
 use std::fmt;
 use std::time::Duration;
@@ -18,9 +18,9 @@ use super::reply::{self, Reply};
 use crate::core::publish::{check_content_type, check_key};
 use crate::{Accepted, Payload, Publication, Target};
 
-/// One message as it is asked for.
+/// One message to publish.
 ///
-/// Exactly one of `topic`, `device` and `all`, and exactly one of `text` and `data`.
+/// It has exactly one of `topic`, `device` and `all`, and exactly one of `text` and `data`.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Message<'a> {
@@ -42,20 +42,20 @@ pub(crate) struct Message<'a> {
     #[serde(borrow)]
     #[schema(value_type = Option<String>, content_encoding = "base64")]
     data: Option<Text<'a>>,
-    /// Its media type: printable ASCII.
+    /// The media type of the content: printable ASCII.
     #[serde(borrow)]
     #[schema(value_type = Option<String>, max_length = 255)]
     content_type: Option<Text<'a>>,
-    /// Its conflation key, at most 255 bytes.
+    /// The conflation key, at most 255 bytes.
     #[serde(borrow)]
     #[schema(value_type = Option<String>, max_length = 255)]
     key: Option<Text<'a>>,
-    /// After this long it is not begun any more.
+    /// The server does not begin to send the message after this time.
     #[schema(minimum = 1, maximum = 86_400_000)]
     ttl_ms: Option<u64>,
 }
 
-/// Many messages as they are asked for.
+/// Many messages to publish.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = Messages)]
 #[serde(deny_unknown_fields)]
@@ -65,7 +65,7 @@ pub(crate) struct Many<'a> {
     messages: Vec<Message<'a>>,
 }
 
-/// A body: the form with `messages` as its first member, or else one message.
+/// A body: many messages if its first member is `messages`; otherwise one message.
 enum Form<'a> {
     One(Message<'a>),
     Many(Many<'a>),
@@ -122,21 +122,21 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Again<'de, A> {
     }
 }
 
-/// What became of a message.
+/// The outcome of an accepted message.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Published {
     /// 16 hexadecimal digits.
     #[schema(pattern = "^[0-9a-f]{16}$")]
     id: String,
-    /// How many connections it was queued for.
+    /// The number of connections that it was queued for.
     connections: u32,
-    /// Its place in the topic, if it has one.
+    /// Its offset in the topic, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = u64, required = false)]
     offset: Option<u64>,
 }
 
-/// What became of many, each at its own place.
+/// The outcomes of many messages, in their order.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Results<'a> {
     results: Vec<MessageOutcome<'a>>,
@@ -151,12 +151,13 @@ pub(crate) enum MessageOutcome<'a> {
     Refused { error: Document<'a> },
 }
 
-/// Has what a body asks for published: one message, or many, of which each has its own outcome.
+/// Publishes the messages of a body: one message, or many, each with its own outcome.
 ///
-/// `reserve` takes room for the answer to many messages before the first of them is published. `publish` is asked for one
-/// message after the other; `None` is that of one which was taken elsewhere.
-/// Errors: a body that is not well formed publishes nothing, and neither does one whose answer finds no room.
-/// Cost: one message is encoded and queued at a time; between some of them other work has its turn.
+/// `reserve` takes room for the answer to many messages before the first of them is published.
+/// `publish` is called for one message after the other. It returns `None` for a message that the
+/// embedding program has taken over.
+/// Errors: a malformed body publishes nothing, and neither does a body whose answer finds no room.
+/// Cost: one message is encoded and queued at a time. Between some of them other work has its turn.
 pub(crate) async fn publish(
     body: &[u8],
     reserve: impl FnOnce(usize) -> Result<(), Problem>,
@@ -184,7 +185,7 @@ pub(crate) async fn publish(
     Ok(reply::json(StatusCode::OK, &Results { results: results.collect() }))
 }
 
-/// A field and what is wrong with it.
+/// A field, and its fault.
 type Refusal = (&'static str, String);
 
 enum Content<'a> {
@@ -193,7 +194,7 @@ enum Content<'a> {
 }
 
 impl Message<'_> {
-    /// Has it published; `object` is the path of its object in the body.
+    /// Publishes the message; `object` is the path of its object in the body.
     fn publish(
         &self,
         object: &str,
@@ -238,7 +239,7 @@ impl Message<'_> {
         }
     }
 
-    /// The content, and the field that holds it.
+    /// The content, and the name of its field.
     fn content(&self) -> Result<(&'static str, Content<'_>), Refusal> {
         match (&self.text, &self.data) {
             (Some(text), None) => Ok(("text", Content::Text(&text.0))),
@@ -283,7 +284,7 @@ impl From<Option<Accepted>> for Published {
     }
 }
 
-/// Stops at the first message too many, before more memory is taken.
+/// Stops at the first message too many, before it takes more memory.
 fn at_most_messages_max<'de, D>(input: D) -> Result<Vec<Message<'de>>, D::Error>
 where
     D: Deserializer<'de>,
@@ -314,12 +315,12 @@ where
     input.deserialize_seq(Bounded)
 }
 
-/// One request's share of a front thread.
+/// Bounds the time that one request takes of a front thread.
 const MESSAGES_MAX: usize = 1000;
 const MESSAGES_AT_A_TIME: usize = 64;
-/// The outcome of a message in JSON: most refusals are shorter.
+/// The bytes of one outcome in JSON. Most refusals are shorter.
 const OUTCOME_BYTES: usize = 384;
-/// A day. What waits for a socket waits for seconds: a longer time to live would mean nothing.
+/// A day. A message waits for a socket for seconds, so a longer time to live would have no effect.
 const TTL_MS_MAX: u64 = 24 * 60 * 60 * 1000;
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &base64::alphabet::STANDARD,

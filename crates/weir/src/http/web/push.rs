@@ -9,7 +9,7 @@ use weir_wire::v1::push::Payload;
 use weir_wire::v1::{Push, ServerMessage, server_message::Kind};
 use weir_wire::{ProstMessage as _, frame};
 
-/// One message, as a subscriber gets it. What has its default is left out.
+/// One message, as a subscriber gets it. Members with their default value are omitted.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Push)]
 #[serde(rename_all = "camelCase")]
@@ -21,7 +21,7 @@ pub(crate) struct PushView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, required = false)]
     text: Option<String>,
-    /// The content, if it is bytes, in base64.
+    /// The content as base64, if it is bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, required = false, content_encoding = "base64")]
     data: Option<String>,
@@ -31,20 +31,20 @@ pub(crate) struct PushView {
     #[serde(skip_serializing_if = "String::is_empty")]
     #[schema(required = false)]
     key: String,
-    /// A number, as text since it may be too large for a number of JSON everywhere; so are the next two.
+    /// A number as text, because not every JSON reader has numbers of 64 bits. So are the next two.
     #[serde(skip_serializing_if = "is_zero")]
     #[schema(required = false, pattern = "^[0-9]+$")]
     message_id: String,
     #[serde(skip_serializing_if = "is_zero")]
     #[schema(required = false, pattern = "^[0-9]+$")]
     offset: String,
-    /// The connection that published it, if one did.
+    /// The connection that published it, if any.
     #[serde(skip_serializing_if = "is_zero")]
     #[schema(required = false, pattern = "^[0-9]+$")]
     sender: String,
 }
 
-/// A frame that holds a `Push`, as JSON; `None`: it holds none.
+/// The JSON of a frame with a `Push`; `None`: the frame has none.
 pub(crate) fn to_json(frame: &[u8]) -> Option<Box<RawValue>> {
     let (body, _) = frame::decode(frame, frame.len()).ok()??;
     match ServerMessage::decode(body).ok()?.kind? {

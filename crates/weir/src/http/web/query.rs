@@ -6,14 +6,14 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use super::problem::Problem;
 use crate::ConnectionCursor;
 
-/// The parameters of a query string, each known and given once.
+/// The parameters of a query string. Each is known, and is given once.
 #[derive(Debug)]
 pub(crate) struct Query {
     pairs: Vec<(String, String)>,
 }
 
 impl Query {
-    /// Errors: a parameter that is not in `known`, that comes twice, or whose text is no UTF-8.
+    /// Errors: a parameter that is not in `known`, a repeated one, or text that is not UTF-8.
     pub(crate) fn parse(raw: Option<&str>, known: &[&str]) -> Result<Query, Problem> {
         let (query, _) = Query::parse_with_list(raw, known, "")?;
         Ok(query)
@@ -57,7 +57,7 @@ impl Query {
         self.pairs.iter().find(|(given, _)| given == name).map(|(_, value)| value.as_str())
     }
 
-    /// How many to list at most.
+    /// The greatest number of items to list.
     pub(crate) fn limit(&self) -> Result<usize, Problem> {
         let Some(value) = self.value("limit") else { return Ok(LIMIT_DEFAULT) };
         match value.parse::<usize>() {
@@ -69,7 +69,7 @@ impl Query {
         }
     }
 
-    /// The place in the list of connections.
+    /// The cursor of a list of connections.
     pub(crate) fn connection_cursor(&self) -> Result<Option<ConnectionCursor>, Problem> {
         let Some(bytes) = self.cursor(CURSOR_OF_CONNECTIONS)? else { return Ok(None) };
         let Ok(bytes) = <[u8; 8]>::try_from(bytes.as_slice()) else { return Err(bad_cursor()) };
@@ -79,7 +79,7 @@ impl Query {
         Ok(Some(ConnectionCursor { shard: (number >> 32) as u32, cursor }))
     }
 
-    /// The name to go on after in the list of topics.
+    /// The name after which the list of topics continues.
     pub(crate) fn topic_cursor(&self) -> Result<Option<String>, Problem> {
         let Some(bytes) = self.cursor(CURSOR_OF_TOPICS)? else { return Ok(None) };
         String::from_utf8(bytes).map(Some).map_err(|_| bad_cursor())
@@ -95,18 +95,18 @@ impl Query {
     }
 }
 
-/// A place in the list of connections, as text.
+/// The cursor of a list of connections, as text.
 pub(crate) fn connection_cursor(cursor: ConnectionCursor) -> String {
     let number = u64::from(cursor.shard) << 32 | u64::from(cursor.cursor);
     cursor_text(CURSOR_OF_CONNECTIONS, &number.to_be_bytes())
 }
 
-/// The place behind a topic, as text.
+/// The cursor behind a topic, as text.
 pub(crate) fn topic_cursor(topic: &str) -> String {
     cursor_text(CURSOR_OF_TOPICS, topic.as_bytes())
 }
 
-/// A path segment, decoded; `name` is what an error calls it.
+/// A decoded path segment; `name` is its name in an error.
 pub(crate) fn segment(raw: &str, name: &str) -> Result<String, Problem> {
     decode(raw, false, name)
 }
@@ -121,7 +121,7 @@ fn bad_cursor() -> Problem {
     Problem::field("cursor", "cursor is not the next_cursor of a page of this list")
 }
 
-/// Undoes percent-encoding, and `+` for a space where `plus` says so.
+/// Decodes percent-encoding. With `plus`, `+` is a space.
 fn decode(raw: &str, plus: bool, name: &str) -> Result<String, Problem> {
     let mut bytes = Vec::with_capacity(raw.len());
     let mut rest = raw.bytes();
@@ -147,7 +147,7 @@ fn decode(raw: &str, plus: bool, name: &str) -> Result<String, Problem> {
 }
 
 pub(crate) const LIMIT_DEFAULT: usize = 100;
-/// A page of this many connections is some 300 KB of JSON.
+/// A page of so many connections is some 300 KB of JSON.
 pub(crate) const LIMIT_MAX: usize = 1000;
 const CURSOR_OF_CONNECTIONS: u8 = 1;
 const CURSOR_OF_TOPICS: u8 = 2;

@@ -1,4 +1,4 @@
-//! Responses: the few headers that all have in common.
+//! Responses, and the few headers that all of them have.
 
 use std::io;
 
@@ -12,7 +12,7 @@ use serde::Serialize;
 /// A body that is made while it is read.
 pub(crate) type Stream = UnsyncBoxBody<Bytes, io::Error>;
 
-/// What every route answers with.
+/// The answer of every route.
 pub(crate) type Reply = Response<Either<Full<Bytes>, Stream>>;
 
 /// A JSON document.
