@@ -243,15 +243,15 @@ async fn a_service_s_token_is_good_for_what_it_may() {
             format!("the token of service {name:?} lacks the right {right:?} (auth.services, may)");
         json.replace('"', "\\\"")
     };
-    let nothing = "this takes the token of admin.token";
+    let nothing = "this needs admin.token";
     for (head, token, status, says) in [
         ("POST /v1/publish", "mouth-token", 200, "\"connections\":0"),
         ("POST /v1/publish", "eyes-token", 403, &*lacks("eyes", "publish")),
         ("GET /v1/events", "mouth-token", 403, &*lacks("mouth", "events")),
         ("GET /v1/events", "eyes-token", 200, "text/event-stream"),
         ("GET /v1/events", "admin", 200, "text/event-stream"),
-        ("GET /v1/events", "", 401, "with the token of admin.token, or a service's"),
-        ("GET /v1/events", "nose-token", 401, "nor a service's"),
+        ("GET /v1/events", "", 401, "with admin.token or the token of a service"),
+        ("GET /v1/events", "nose-token", 401, "nor that of a service"),
         ("GET /v1/events?type=x", "admin", 400, "\"field\":\"type\""),
         ("POST /v1/events", "admin", 405, "allow: GET"),
         ("GET /metrics", "mouth-token", 403, nothing),

@@ -167,7 +167,7 @@ pub(super) fn format(headers: &HeaderMap) -> Result<RowFormat, Problem> {
     let found =
         formats.into_iter().find(|format| essence.eq_ignore_ascii_case(format.media_type()));
     found.ok_or_else(|| {
-        let detail = "devices come as \"Content-Type: text/csv\" or \"application/x-ndjson\"";
+        let detail = "send devices as \"Content-Type: text/csv\" or \"application/x-ndjson\"";
         Problem::new(Kind::UnsupportedMediaType, detail).at_header("Content-Type")
     })
 }

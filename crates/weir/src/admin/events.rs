@@ -46,7 +46,7 @@ struct EventView<'a> {
 pub(super) fn stream(handle: &Handle, query: Option<&str>) -> Result<Reply, Problem> {
     let Some(events) = handle.events(filter(query)?) else {
         let detail =
-            format!("{} streams of events are open, the most there can be", Events::READERS_MAX);
+            format!("{} streams of events are open, which is the limit", Events::READERS_MAX);
         return Err(Problem::retry(Kind::TooManyRequests, RETRY_AFTER, detail));
     };
     let mut heartbeat = tokio::time::interval(HEARTBEAT);
@@ -67,7 +67,7 @@ fn filter(query: Option<&str>) -> Result<EventFilter, Problem> {
     for word in query.value("type").into_iter().flat_map(|words| words.split(',')) {
         let Some(kind) = EventKind::NAMES.into_iter().find(|name| *name == word) else {
             let known = EventKind::NAMES.join(", ");
-            let detail = format!("{word:?} is no type of event; there are {known}");
+            let detail = format!("{word:?} is no type of event; the types are {known}");
             return Err(Problem::field("type", detail));
         };
         kinds.push(kind);
@@ -156,7 +156,7 @@ mod tests {
             (
                 "type=connected,opened",
                 "type",
-                "\"opened\" is no type of event; there are connected",
+                "\"opened\" is no type of event; the types are connected",
             ),
             ("type=", "type", "no type of event"),
             ("sample=1.5", "sample", "sample is \"1.5\"; it is a number from 0 to 1"),

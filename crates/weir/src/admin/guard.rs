@@ -46,7 +46,7 @@ impl Guard {
     pub(super) fn check_host(&self, request: &Parts, local: IpAddr) -> Result<(), Problem> {
         let host = asked(request)?;
         let Some(known) = self.hosts.find(&host, local) else {
-            let detail = format!("host \"{host}\" is not one of this server's; see admin.hosts");
+            let detail = format!("host \"{host}\" does not name this server; see admin.hosts");
             return Err(Problem::new(Kind::UnknownHost, detail).at_header("Host"));
         };
         check_site(request, false)?;
@@ -69,7 +69,7 @@ impl Guard {
             Ok(None) | Err(NoToken::Several) => {
                 return Err(Problem::unauthorized(
                     "Bearer realm=\"weir\"",
-                    "send one header \"Authorization: Bearer TOKEN\" with the token of admin.token, or a service's",
+                    "send one header \"Authorization: Bearer TOKEN\" with admin.token or the token of a service",
                 ));
             }
             Err(NoToken::Malformed) => None,
@@ -83,12 +83,12 @@ impl Guard {
                     right.name()
                 ))),
                 None => Err(Problem::forbidden(format!(
-                    "this takes the token of admin.token; that of service {name:?} is for POST /v1/publish and GET /v1/events at the most"
+                    "this needs admin.token; the token of service {name:?} permits at most POST /v1/publish and GET /v1/events"
                 ))),
             },
             None => Err(Problem::unauthorized(
                 "Bearer realm=\"weir\", error=\"invalid_token\"",
-                "the token is not the one of admin.token, nor a service's",
+                "the token is not the one of admin.token, nor that of a service",
             )),
         }
     }
@@ -98,10 +98,10 @@ impl Guard {
 fn asked(request: &Parts) -> Result<Host<'_>, Problem> {
     let mut hosts = request.headers.get_all(HOST).iter();
     let (Some(host), None) = (hosts.next(), hosts.next()) else {
-        return Err(Problem::field("Host", "a request has exactly one Host header"));
+        return Err(Problem::field("Host", "send exactly one Host header"));
     };
     let Some(host) = host.to_str().ok().and_then(Host::parse) else {
-        return Err(Problem::field("Host", "Host is no host name with an optional port"));
+        return Err(Problem::field("Host", "Host is not a host name with an optional port"));
     };
     let target = request.uri.authority().map(|target| Host::parse(target.as_str()));
     let is_same = target.is_none_or(|target| {

@@ -171,14 +171,14 @@ fn prepare(stream: &TcpStream) {
     let set =
         stream.set_nodelay(true).and_then(|()| socket.set_tcp_user_timeout(Some(WRITE_TIMEOUT)));
     if let Err(error) = set {
-        tracing::debug!(%error, "socket options of an admin connection");
+        tracing::debug!(%error, "cannot set socket options of an admin connection");
     }
 }
 
 /// Answers one connection too many with 503, without waiting.
 fn refuse(stream: &TcpStream) {
     let detail = format!(
-        "{CONNECTIONS_MAX} connections to the admin API are open and busy, the most there can be"
+        "{CONNECTIONS_MAX} connections to the admin API are open and busy, which is the limit"
     );
     let problem = Problem::retry(Kind::TooManyRequests, Duration::from_secs(1), detail);
     let Ok(body) = serde_json::to_string(&problem.document()) else { return };

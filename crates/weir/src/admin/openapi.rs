@@ -43,7 +43,7 @@ fn write() -> Bytes {
 fn publish() -> Operation {
     guarded("publish", "Publish one message, or up to 1,000")
         .body_of::<Message<'_>, Many<'_>>()
-        .answers_with::<Published, Results<'_>>("What became of it, or of each")
+        .answers_with::<Published, Results<'_>>("The outcome, or the outcome of each message")
         .refuses(&BODY)
         .refuses(&[
             Kind::LengthRequired,
@@ -57,7 +57,7 @@ fn publish() -> Operation {
 
 fn events() -> Operation {
     let sample = ObjectBuilder::new().schema_type(Type::Number).minimum(Some(0)).maximum(Some(1));
-    guarded("events", "Listen to what happens to connections")
+    guarded("events", "Listen to the events of connections")
         .query("type", "Only events of these types, separated by commas", text())
         .query("device", "Only events of this device", text())
         .query("topic", "Only events of topics whose name begins so", text())
@@ -68,8 +68,8 @@ fn events() -> Operation {
 
 fn connections() -> Operation {
     paged("connections", "List connections")
-        .query("device", "Only those of this device", text())
-        .query("topic", "Only those in this topic", text())
+        .query("device", "Only connections of this device", text())
+        .query("topic", "Only connections in this topic", text())
         .answers::<ConnectionsView>("A page")
         .refuses(&[Kind::ShardSilent])
 }
@@ -90,17 +90,17 @@ fn close() -> Operation {
 
 fn topics() -> Operation {
     paged("topics", "List topics by name")
-        .query("prefix", "Only those whose name begins so", text())
+        .query("prefix", "Only topics whose name begins so", text())
         .answers::<TopicsView>("A page")
 }
 
 fn devices() -> Operation {
     guarded(
         "devices",
-        "List the devices that are kept, in the order of the bytes of their serial numbers",
+        "List the devices in the store, in the order of the bytes of their serial numbers",
     )
-    .query("limit", "How many to list at most", limit())
-    .query("after", "Only those behind this one: `next_after` of the page before", text())
+    .query("limit", "The greatest number of items to list", limit())
+    .query("after", "Only devices after this one: `next_after` of the previous page", text())
     .answers::<StoredPageView>("A page")
     .refuses(&[Kind::NotFound, Kind::StoreUnavailable])
 }
@@ -113,13 +113,13 @@ fn import() -> Operation {
              labels that have changed: so a request may be repeated.",
         )
         .body_text(&["text/csv", "application/x-ndjson"])
-        .answers::<ImportedView>("What became of the rows")
+        .answers::<ImportedView>("The outcome of the rows")
         .refuses(&BODY)
         .refuses(&[Kind::NotFound, Kind::StoreUnavailable, Kind::ShardSilent])
 }
 
 fn export() -> Operation {
-    guarded("exportDevices", "All devices that are kept, without keys and tokens")
+    guarded("exportDevices", "All devices in the store, without keys and tokens")
         .answers_text("application/x-ndjson", "A line for each, as in a page of the list")
         .refuses(&[Kind::NotFound])
 }
@@ -133,12 +133,12 @@ fn device() -> Operation {
 
 fn revoke() -> Operation {
     let nothing = ObjectBuilder::new().schema_type(Type::Object).max_properties(Some(0));
-    guarded("revoke", "End what a device was permitted")
+    guarded("revoke", "Revoke a device")
         .segment("id", DEVICE, device_id())
         .body(nothing.into(), Required::False)
         .answers_nothing(
             204,
-            "If it is kept, it is shut out for good; its connections are told to close, with `revoked`",
+            "The store revokes the device for good, if it has it. Its connections are told to close, with `revoked`",
         )
         .refuses(&BODY)
         .refuses(&[Kind::NotFound, Kind::StoreUnavailable, Kind::ShardSilent])
@@ -149,12 +149,12 @@ fn health() -> Operation {
 }
 
 fn ready() -> Operation {
-    open("ready", "Whether devices are admitted, and how each part of the gateway is")
+    open("ready", "Whether devices are admitted, and the state of each part of the gateway")
         .description(
             "A part that has failed makes the answer 503, a problem document with the same members; `exclude` names one \
              that does not count, and may be given several times.",
         )
-        .query(ready::EXCLUDE, "A part that does not count", parts())
+        .query(ready::EXCLUDE, "A part to leave out", parts())
         .answers::<ready::ReadinessView>("They are")
         .refuses(&[Kind::NotReady])
 }
@@ -185,9 +185,9 @@ fn open(id: &str, summary: &str) -> Operation {
 }
 
 fn paged(id: &str, summary: &str) -> Operation {
-    guarded(id, summary).query("limit", "How many to list at most", limit()).query(
+    guarded(id, summary).query("limit", "The greatest number of items to list", limit()).query(
         "cursor",
-        "`next_cursor` of the page before",
+        "`next_cursor` of the previous page",
         text_like("^[A-Za-z0-9_-]+$"),
     )
 }

@@ -141,7 +141,7 @@ impl Routes {
     {
         self.guard.check_host(head, local)?;
         if !body::is_chunked_alone(&head.headers) {
-            let detail = "the only transfer coding that is known here is chunked, and once";
+            let detail = "this server knows only the transfer coding chunked, used once";
             return Err(Problem::new(Kind::UnknownCoding, detail).at_header("Transfer-Encoding"));
         }
         let found = self.router.at(head.uri.path()).ok();

@@ -154,7 +154,7 @@ pub(super) async fn device(handle: &Handle, id: &str) -> Result<Reply, Problem> 
 pub(super) async fn revoke(handle: &Handle, id: &str, body: &[u8]) -> Result<Reply, Problem> {
     let body: String = String::from_utf8_lossy(body).split_whitespace().collect();
     if !matches!(body.as_str(), "" | "{}") {
-        let detail = "the body of this request is empty, or an empty object";
+        let detail = "send no body, or an empty object";
         return Err(Problem::new(Kind::InvalidRequest, detail));
     }
     let id = &query::segment(id, "id")?;

@@ -4,7 +4,7 @@
 //! ```text
 //!  accepted ─PROXY, TLS─▶ version known ─▶ h1 or h2: requests ─▶ service ─▶ hello, public API
 //!                                          │
-//!                                          └─ a request that asks for something else ─▶ upgrade
+//!                                          └─ upgrade request ─▶ upgrade
 //! ```
 //!
 //! `registry` knows all HTTP connections and ends those that are silent for too long. `connection`

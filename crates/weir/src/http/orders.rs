@@ -83,8 +83,8 @@ impl Orders {
 }
 
 impl Follower {
-    /// Looks at the orders before the task polls its connection. The first order to drain calls `drain`, which is hyper's
-    /// graceful shutdown. `Some`: the connection has to end now.
+    /// Looks at the orders, before the task polls its connection. The first order to drain calls
+    /// `drain`, which is hyper's graceful shutdown. `Some`: the connection has to end now.
     pub(crate) fn follow(
         &mut self,
         orders: &Orders,

@@ -26,10 +26,10 @@ pub(crate) struct Piece {
 /// The things that end with a piece.
 #[derive(Default)]
 pub(super) struct Held {
-    #[expect(dead_code, reason = "it is kept for its drop")]
+    #[expect(dead_code, reason = "its drop has an effect")]
     pub(super) open: Option<Open>,
     pub(super) leaving: Option<Arc<Leaving>>,
-    #[expect(dead_code, reason = "it is kept for its drop")]
+    #[expect(dead_code, reason = "its drop has an effect")]
     pub(super) charge: Option<Arc<dyn Send + Sync>>,
 }
 

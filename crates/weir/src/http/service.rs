@@ -443,7 +443,7 @@ async fn relayed(
 }
 
 fn now() -> Instant {
-    #[expect(clippy::disallowed_methods, reason = "a line tells when its request came")]
+    #[expect(clippy::disallowed_methods, reason = "the access log tells when a request came")]
     Instant::now()
 }
 
@@ -537,6 +537,6 @@ static BAD_HOST: Refusal = Refusal {
 
 static UNKNOWN_CODING: Refusal = Refusal {
     status: StatusCode::NOT_IMPLEMENTED,
-    document: r#"{"type":"urn:problem-type:weir:unknown-coding","title":"The transfer coding is not known","status":501,"detail":"the only transfer coding that is known here is chunked, and once","field":"Transfer-Encoding"}"#,
+    document: r#"{"type":"urn:problem-type:weir:unknown-coding","title":"The transfer coding is not known","status":501,"detail":"this server knows only the transfer coding chunked, used once","field":"Transfer-Encoding"}"#,
     allow: None,
 };

@@ -320,7 +320,8 @@ mod tests {
             (&[0x44, 1, b'/', 0x41, 1, b'a', 0x7a, 1, b'u'], 2),
             // Not for the table; with the index of an entry of the table.
             (&[0x04, 1, b'/', 0x14, 1, b'/', 0x0f, 0x2f, 1, b'x', 0xbe, 0xff, 0x80, 0x01], 0),
-            // By a name of its own, in the clear and coded; one that is no pseudo-header, one that is not for the table.
+            // With its own name, in plain text and coded; a name that is no pseudo-header; a field
+            // that is not for the table.
             (&[0x40, 5, b':', b'p', b'a', b't', b'h', 1, b'/'], 1),
             (&[0x40, 0x84, 0xb9, 0x58, 0xd3, 0x3f, 1, b'/'], 1),
             (&[0x40, 1, b'x', 0, 0x00, 5, b':', b'p', b'a', b't', b'h', 0], 0),

@@ -1,4 +1,4 @@
-//! A connection is taken from HTTP, and which one goes when there are too many.
+//! How a connection is taken from HTTP, and which connection gives way when there are too many.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use super::*;
 use crate::base::model::Spoken;
 use crate::{Config, Gateway};
 
-/// Nothing here takes this long; what does, hangs.
+/// Nothing here takes so long. A test that does hangs.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A gateway whose connections are driven by hand.
+/// A gateway whose connections the tests drive themselves.
 struct Rig {
     gateway: Gateway,
     listener: TcpListener,
@@ -53,13 +53,13 @@ impl Rig {
         HttpConnection::new(self.edge(), caller, Dialect::Http1, (order, 0))
     }
 
-    /// A peer, and the conversation with it.
+    /// A peer, and the task that serves its connection.
     async fn converse(&self) -> (TcpStream, JoinHandle<ConversationEnd>) {
         let (peer, conversation, _guest) = self.converse_over(false).await;
         (peer, conversation)
     }
 
-    /// The same, and what is known of it; `narrow`: over sockets that hold next to nothing.
+    /// The same, with the state of the connection; `narrow`: over sockets with very small buffers.
     async fn converse_over(
         &self,
         narrow: bool,
@@ -106,7 +106,8 @@ const CONNECT: &[u8] =
     Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
     Sec-WebSocket-Protocol: weir.v1.json\r\n\r\n";
 
-/// What comes behind the request, read or not, is there in its order.
+/// The bytes behind an upgrade request are there in their order, whether hyper has read them or
+/// not.
 #[tokio::test]
 async fn nothing_is_lost_behind_a_request_that_is_taken() {
     let rig = Rig::new(|_| {}).await;
@@ -114,7 +115,7 @@ async fn nothing_is_lost_behind_a_request_that_is_taken() {
         let (mut peer, conversation) = rig.converse().await;
         let extra: Vec<u8> = (0..251).cycle().take(behind).collect();
         let said = [HELLO.repeat(hellos), CONNECT.to_vec(), extra.clone()].concat();
-        // As much as the sockets hold is said before anybody reads on.
+        // The peer sends as much as the sockets hold before anybody reads on.
         let saying = tokio::spawn(async move {
             peer.write_all(&said).await.unwrap();
             if behind > 0 {
@@ -130,7 +131,7 @@ async fn nothing_is_lost_behind_a_request_that_is_taken() {
             taken.stream.read_to_end(&mut heard).await.unwrap();
         }
         assert!(heard == extra, "{} of {} bytes", heard.len(), extra.len());
-        // Of the request itself nothing was said, and it can be answered.
+        // The request itself has no answer yet, and can be answered.
         taken.stream.write_all(b"taken").await.unwrap();
         drop(taken);
         let mut heard = String::new();
@@ -141,7 +142,7 @@ async fn nothing_is_lost_behind_a_request_that_is_taken() {
     rig.gateway.shutdown().await;
 }
 
-/// As many answers as no socket's buffers hold, to a peer that begins to read late.
+/// More answers than the sockets hold, for a peer that begins to read late.
 #[tokio::test]
 async fn a_slow_reader_gets_all_answers_first() {
     const HELLOS: usize = 50_000;
@@ -172,7 +173,7 @@ async fn a_slow_reader_gets_all_answers_first() {
     rig.gateway.shutdown().await;
 }
 
-/// An answer larger than what the sockets hold, behind a body that nobody has read.
+/// An answer larger than the sockets hold, behind a body that nobody has read.
 #[tokio::test]
 async fn an_answer_leaves_whole_before_the_connection_does() {
     let rig = Rig::new(|_| {}).await;
@@ -227,7 +228,7 @@ async fn who_goes_away_is_not_kept() {
     let (mut peer, conversation) = rig.converse().await;
     peer.write_all(CONNECT).await.unwrap();
     drop(peer);
-    // Before it was taken, or behind: then the stream ends.
+    // The end comes before the connection is taken, or behind the request: then the stream ends.
     match timeout(PATIENCE, conversation).await.unwrap().unwrap() {
         ConversationEnd::Over(end) => assert_eq!(end, End::Peer),
         ConversationEnd::Taken(mut taken) => {
@@ -260,7 +261,7 @@ async fn the_longest_silent_one_gives_way_and_the_busy_stay() {
     let (first, second, third) = (rig.connection(), rig.connection(), rig.connection());
     let _first = registry.enter(&first);
     let second_place = registry.enter(&second);
-    // One that is at work is not silent.
+    // A connection that works on a request is not silent.
     first.asked(false);
     let third_place = registry.enter(&third);
     assert!(third_place.is_some());
@@ -270,7 +271,7 @@ async fn the_longest_silent_one_gives_way_and_the_busy_stay() {
     assert!(registry.enter(&rig.connection()).is_none());
     assert_eq!(registry.refusal().name(), "http_connections_max");
     assert_eq!(registry.count(), 2);
-    // Its place was taken: it has none to give back.
+    // Another connection has taken its place, so it has none to give back.
     drop(second_place);
     assert_eq!(registry.count(), 2);
     drop(third_place);

@@ -225,7 +225,7 @@ impl From<ActivationError> for DatagramRefusal {
             ActivationError::Unauthorized => Self {
                 code: DatagramRefusal::UNAUTHORIZED,
                 field: "",
-                message: "serial number and key do not match".to_owned(),
+                message: "the serial number and the key do not belong together".to_owned(),
                 retry_after: None,
             },
             ActivationError::Limited(after) => Self {

@@ -221,7 +221,8 @@ async fn one_connection_too_many_takes_the_place_of_the_longest_silent() {
     for _ in 0..super::CONNECTIONS_MAX {
         kept.push(server.connect().await);
     }
-    // The first one speaks, so that the second is the longest silent; the third has sent a part of a body.
+    // The first connection sends a request, so the second is the longest silent. The third has sent
+    // a part of a body.
     assert_eq!(kept[0].ask(health).await.status, 200);
     let publish = "POST /v1/publish HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 50\r\n\r\n{";
     kept[2].send(publish).await;

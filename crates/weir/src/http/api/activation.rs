@@ -1,4 +1,5 @@
-//! `POST /auth/gw/active`, `POST /v1/devices/activate`, `POST /v1/devices/token/refresh`: devices get their tokens.
+//! `POST /auth/gw/active`, `POST /v1/devices/activate`, `POST /v1/devices/token/refresh`: devices
+//! get their tokens.
 
 use http::{HeaderMap, StatusCode};
 use serde::{Deserialize, Serialize};
@@ -49,7 +50,12 @@ impl Api {
         let activated =
             activator.activate(RequestOrigin::Connection(caller.peer), &serial.0, &key.0).await;
         activated.map(answer).map_err(|error| {
-            problem(error, || Problem::unauthorized(BY_KEY, "serial number and key do not fit"))
+            problem(error, || {
+                Problem::unauthorized(
+                    BY_KEY,
+                    "the serial number and the key do not belong together",
+                )
+            })
         })
     }
 
@@ -61,7 +67,7 @@ impl Api {
         let activator = self.activator()?;
         if token == Some("") {
             let detail =
-                "send one header \"Authorization: Bearer TOKEN\" with the token to be exchanged";
+                "send one header \"Authorization: Bearer TOKEN\" with the token to exchange";
             return Err(Problem::unauthorized("Bearer realm=\"weir\"", detail));
         }
         // A malformed bearer token belongs to nobody.
@@ -71,7 +77,7 @@ impl Api {
         activated.map(answer).map_err(|error| {
             problem(error, || {
                 let challenge = "Bearer realm=\"weir\", error=\"invalid_token\"";
-                Problem::unauthorized(challenge, "the token is not that of an activated device")
+                Problem::unauthorized(challenge, "the token does not belong to an activated device")
             })
         })
     }
@@ -114,7 +120,7 @@ fn problem(error: ActivationError, unauthorized: impl FnOnce() -> Problem) -> Pr
             Problem::retry(Kind::TooManyFailures, after, detail)
         }
         ActivationError::Unavailable(after) => {
-            let detail = "what keeps devices and tokens does not answer; try again";
+            let detail = "the store of devices and tokens does not answer; try again";
             Problem::retry(Kind::StoreUnavailable, after, detail)
         }
     }

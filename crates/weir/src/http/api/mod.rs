@@ -178,8 +178,8 @@ impl Api {
         }
         let host = host.map_or(String::new(), |host| host.to_string());
         let detail = format!(
-            "host {host:?} is not one of this server's, and a request without a token has to name one: localhost, a \
-             loopback address, or one of http.hosts"
+            "host {host:?} does not name this server, and a request without a token must: localhost, a loopback \
+             address, or one of http.hosts"
         );
         Err(Problem::new(Kind::UnknownHost, detail).at_header("Host"))
     }
@@ -317,7 +317,7 @@ impl Api {
             ),
             (NoBearer::Unknown, true) => Problem::unauthorized(
                 "Bearer realm=\"weir\", error=\"invalid_token\"",
-                "the token is not one of a device or a service, or not of the device that the certificate names",
+                "the token does not belong to a device or a service, or the certificate names another device",
             ),
         })
     }

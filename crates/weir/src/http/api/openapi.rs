@@ -45,8 +45,8 @@ fn connect() -> Operation {
             "Subprotocols: `weir.v1.protobuf`, `weir.v1.json`. A token may also come as the subprotocol \
              `weir.token.BASE64URL`, or in `Hello`. See docs/protocol.md.",
         )
-        .answers_nothing(101, "A WebSocket from here on")
-        .query("access_token", "A token, where `http.query_token` takes it here", text())
+        .answers_nothing(101, "The connection is a WebSocket now")
+        .query("access_token", "A token, if `http.query_token` permits it here", text())
         .refuses(&[
             Kind::InvalidRequest,
             Kind::Unauthorized,
@@ -61,11 +61,15 @@ fn connect() -> Operation {
 fn sse() -> Operation {
     let topics = ArrayBuilder::new().items(text()).build();
     Operation::new("sse", "Listen to topics by server-sent events")
-        .query("topic", "A topic; several times for several", topics)
-        .query("device", "The device id, unless the token is of one device or of a service", text())
-        .query("heartbeat_ms", "Wished interval of the comments that show life", text())
-        .query("last_event_id", "What `Last-Event-ID` says, for a first request", text())
-        .query("access_token", "A token, where `http.query_token` takes it here", text())
+        .query("topic", "A topic; may be given several times", topics)
+        .query(
+            "device",
+            "The device id, unless the token belongs to one device or to a service",
+            text(),
+        )
+        .query("heartbeat_ms", "The wished interval of comments that show life", text())
+        .query("last_event_id", "The value of `Last-Event-ID`, for a first request", text())
+        .query("access_token", "A token, if `http.query_token` permits it here", text())
         .answers_text("text/event-stream", "Events from now on, or from `Last-Event-ID` on")
         .refuses(&[
             Kind::InvalidRequest,
@@ -86,7 +90,7 @@ fn publish() -> Operation {
             "Devices publish to topics; a service with the right `publish` may also name a device, or `all`.",
         )
         .body_of::<Message<'_>, Many<'_>>()
-        .answers_with::<Published, Results<'_>>("What became of it, or of each")
+        .answers_with::<Published, Results<'_>>("The outcome, or the outcome of each message")
         .refuses(&[
             Kind::InvalidRequest,
             Kind::Unauthorized,
@@ -109,12 +113,12 @@ fn publish() -> Operation {
 }
 
 fn history() -> Operation {
-    Operation::new("history", "Read what a topic keeps")
+    Operation::new("history", "Read the history of a topic")
         .segment("topic", "Its name, percent-encoded (`%2F` for a slash)", topic())
-        .query("limit", "How many messages at most", limit())
-        .query("after", "Only what came after this position", text_like("^[0-9a-fA-F]{16}-[0-9]+$"))
+        .query("limit", "The greatest number of messages", limit())
+        .query("after", "Only messages after this position", text_like("^[0-9a-fA-F]{16}-[0-9]+$"))
         .answers::<HistoryView<'_>>(
-            "Messages in order, at most 1 MiB of them or one, and how to go on",
+            "Messages in order, at most 1 MiB of them or one, and where to continue",
         )
         .refuses(&[
             Kind::InvalidRequest,
@@ -131,7 +135,7 @@ fn history() -> Operation {
 }
 
 fn activate(id: &str) -> Operation {
-    Operation::open(id, "Get a token for a device, by its serial number and its key")
+    Operation::open(id, "Get a token for a device, with its serial number and its key")
         .description(
             "Each time it is a new one; the one before is valid for `activation.grace` longer. Members that are not known \
              are ignored, and so is the media type. An unknown serial number and a wrong key are one answer.",
@@ -153,7 +157,7 @@ fn activate(id: &str) -> Operation {
 
 fn refresh() -> Operation {
     Operation::new("refresh", "Exchange a device's token for a new one")
-        .description("The old one is valid for `activation.grace` longer. What stands in the body is not read.")
+        .description("The old one is valid for `activation.grace` longer. The body is not read.")
         .answers::<ActivatedView<'_>>("The token")
         .refuses(&[
             Kind::InvalidRequest,

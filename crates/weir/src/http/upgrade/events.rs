@@ -67,7 +67,7 @@ impl EventsUpgrade {
             None | Some(Ok(0)) => edge.heartbeat_of_events_ms(),
             Some(Ok(ms)) => ms,
             Some(Err(_)) => {
-                return Err(Problem::field("heartbeat_ms", "not a number of milliseconds"));
+                return Err(Problem::field("heartbeat_ms", "it is not a number of milliseconds"));
             }
         };
         let from_query = query_token(edge, query.value("access_token"))?;
@@ -108,7 +108,7 @@ impl EventsUpgrade {
 
     /// Over HTTP/1.1: writes the head itself. The body has no length and ends with the connection.
     ///
-    /// `None`: it was not admitted.
+    /// `None`: the device was not admitted.
     pub(super) fn into_live(self, edge: &Edge, identity: Option<String>) -> Option<Upgraded> {
         let mut head = String::from("HTTP/1.1 200 OK\r\nConnection: close\r\n");
         for (name, value) in &self.headers {
@@ -171,7 +171,7 @@ fn refused(reason: CloseReason, token: &str) -> Problem {
     if reason == CloseReason::Malformed {
         return Problem::field(
             "device",
-            "a device has to be named, with no control characters and within limits.device_id_bytes_max, unless the token is of one",
+            "name a device, without control characters and within limits.device_id_bytes_max, unless the token belongs to one",
         );
     }
     if token.is_empty() {

@@ -1,8 +1,8 @@
 //! Requests for a long-lived connection: WebSockets and server-sent events.
 //!
 //! ```text
-//!  request ─asked for rightly?─▶ UpgradeRequest ─▶ taken from HTTP, or relayed over HTTP/2 ─▶ session ─▶ shard
-//!              └── no: a problem document, and the connection goes on
+//!  request ─valid?─▶ UpgradeRequest ─▶ taken from HTTP, or relayed over HTTP/2 ─▶ opening ─▶ shard
+//!          └── no: a problem document, and the connection continues
 //! ```
 
 mod events;
@@ -63,7 +63,7 @@ impl UpgradeRequest {
         match path {
             Path::Connect if head.version != Version::HTTP_11 => Err(Problem::new(
                 Kind::UpgradeRequired,
-                "a WebSocket is opened by an upgrade of HTTP/1.1, not over HTTP/2",
+                "a WebSocket needs an upgrade of HTTP/1.1, and cannot open over HTTP/2",
             )),
             Path::Connect => SocketUpgrade::of(edge, head, order).map(UpgradeRequest::Socket),
             Path::Events => {
@@ -175,7 +175,7 @@ pub(super) async fn go_on(taken: Taken) {
     let Taken { stream, read_ahead, mut request, permit, connection } = taken;
     let shared = &connection.edge.shared;
     let Some(upgrade) = request.extensions_mut().remove::<UpgradeRequest>() else {
-        debug_assert!(false, "a connection is parked with what it wishes");
+        debug_assert!(false, "a parked connection has an upgrade request");
         return;
     };
     drop(request);
@@ -222,7 +222,7 @@ fn problem(no_bearer: NoBearer) -> Problem {
 fn unknown_token() -> Problem {
     Problem::unauthorized(
         "Bearer realm=\"weir\", error=\"invalid_token\"",
-        "the token is not one of a device or a service",
+        "the token does not belong to a device or a service",
     )
 }
 
@@ -232,7 +232,7 @@ fn query_token<'a>(edge: &Edge, token: Option<&'a str>) -> Result<Option<&'a str
     match token {
         Some(_) if !edge.shared.config().http.query_token => Err(Problem::field(
             "access_token",
-            "a token in the query is not taken here (http.query_token); send it in Authorization",
+            "this server takes no token in the query (http.query_token); send it in Authorization",
         )),
         token => Ok(token),
     }

@@ -58,7 +58,8 @@ pub(crate) fn take_watch() -> Option<Watch> {
     BEGUN.take()
 }
 
-/// The bytes that a relay holds of the byte budget: one piece, and the bytes that wait for the stream's window.
+/// The bytes that a relay holds of the byte budget: one piece, and the bytes that wait for the
+/// stream's window.
 struct RelayCharge(Arc<Budget>);
 
 impl RelayCharge {
@@ -87,12 +88,12 @@ pub(crate) async fn relay(
     let (unsettled, _descriptor) =
         shared.admission.enter_relayed(connection.caller.peer, upgrade.order).map_err(|cause| {
             shared.admission.refuse(cause, connection.caller.peer);
-            busy("there is no place for one more connection")
+            busy("there is no room for one more connection")
         })?;
     let response = upgrade.response(());
     let upgraded = upgrade
         .into_events(&connection.edge, connection.caller.identity.clone())
-        .ok_or_else(|| busy("it was not admitted"))?;
+        .ok_or_else(|| busy("the device was not admitted"))?;
     let to = TcpStream::from_std(std::net::TcpStream::from(to))
         .map_err(|_| busy("the runtime takes no more sockets"))?;
     Box::pin(opening::run_paired(shared, Stream::plain(to), unsettled, upgraded)).await;

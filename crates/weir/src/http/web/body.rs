@@ -184,7 +184,7 @@ impl Room {
     }
 
     fn no_room(&self) -> Problem {
-        let detail = format!("other requests' bodies take all of {} KiB", self.kib_max);
+        let detail = format!("the bodies of other requests use all {} KiB", self.kib_max);
         Problem::retry(Kind::TooManyRequests, RETRY_AFTER, detail)
     }
 
@@ -229,7 +229,7 @@ fn broken() -> Problem {
 }
 
 fn trailed() -> Problem {
-    Problem::new(Kind::InvalidRequest, "the body has trailers behind it, which are not taken here")
+    Problem::new(Kind::InvalidRequest, "the body has trailers, which this server does not take")
 }
 
 /// Refuses a body with a content coding: it would be read as if it were plain.
@@ -238,7 +238,7 @@ fn check_coding(headers: &HeaderMap) -> Result<(), Problem> {
     if codings.all(|coding| coding.as_bytes().eq_ignore_ascii_case(b"identity")) {
         return Ok(());
     }
-    Err(Problem::coding("a body is sent as it is, without a content coding"))
+    Err(Problem::coding("send the body without a content coding"))
 }
 
 /// Whether the transfer coding of a request is `chunked`, or it has none.
@@ -268,7 +268,7 @@ pub(crate) fn check_json(headers: &HeaderMap) -> Result<(), Problem> {
     if is_json {
         return Ok(());
     }
-    let detail = "a POST says \"Content-Type: application/json\"";
+    let detail = "send \"Content-Type: application/json\"";
     Err(Problem::new(Kind::UnsupportedMediaType, detail).at_header("Content-Type"))
 }
 
@@ -321,7 +321,7 @@ mod tests {
 
     const BODY_BYTES_MAX: usize = 1 << 20;
 
-    /// A body of which nothing ever comes.
+    /// A body that never comes.
     struct Silent;
 
     impl Body for Silent {
@@ -336,7 +336,7 @@ mod tests {
         }
     }
 
-    /// Sends what it has and nothing behind it.
+    /// Sends its bytes, and then nothing more.
     struct Stalled(Option<Bytes>);
 
     impl Body for Stalled {
@@ -377,7 +377,7 @@ mod tests {
         Room { kibibytes: Semaphore::new(kib), ..Room::new(BODY_BYTES_MAX, timeout, 1 << 30) }
     }
 
-    /// Its length, or the status of reading it.
+    /// The length of the body, or the status of the refusal.
     async fn read<B>(room: &Room, body: B) -> Result<usize, u16>
     where
         B: Body<Data = Bytes, Error = Infallible>,
@@ -436,7 +436,8 @@ mod tests {
                 tokio::task::yield_now().await;
             }
         }
-        // The first one gives way to the small one, whose room the large one would take before it is there.
+        // The first body gives way to the small one. The large one would take that room before it
+        // is there.
         let [(idle, _parts), (small, more), (large, more_of_large)] =
             <[_; 3]>::try_from(begun).unwrap();
         for more in [more, more_of_large] {

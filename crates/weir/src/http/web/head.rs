@@ -53,7 +53,7 @@ pub(crate) fn check_site(head: &Parts, has_effect: bool) -> Result<(), Problem> 
     if is_link && !has_effect {
         return Ok(());
     }
-    let detail = "the request comes from a page of another origin, which it does not name";
+    let detail = "the request comes from a page of another origin and has no Origin header";
     Err(Problem::new(Kind::ForeignOrigin, detail).at_header("Sec-Fetch-Site"))
 }
 

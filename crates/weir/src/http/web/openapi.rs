@@ -288,7 +288,8 @@ const CODED: [Kind; 2] = [Kind::UnsupportedMediaType, Kind::UnknownCoding];
 pub(crate) mod tests {
     use serde_json::Value;
 
-    /// Checks that an answer to a request is one that the document names. Of what it does not name nothing is said.
+    /// Checks that the document names this answer to a request. It checks nothing for an unknown
+    /// path.
     pub(crate) fn check(document: &[u8], (method, path): (&str, &str), status: u16, kind: &str) {
         let document: Value = serde_json::from_slice(document).unwrap();
         let method = if method == "HEAD" { "get".to_owned() } else { method.to_lowercase() };
@@ -305,7 +306,7 @@ pub(crate) mod tests {
         assert!(is_known, "{kind:?} of {status} of {path} is not documented: {response}");
     }
 
-    /// Paths and methods that the document names, as `METHOD /path`, sorted.
+    /// The paths and methods of the document, as `METHOD /path`, sorted.
     pub(crate) fn operations(document: &[u8]) -> Vec<String> {
         let document: Value = serde_json::from_slice(document).unwrap();
         let mut operations = Vec::new();

@@ -126,7 +126,7 @@ impl Kind {
             }
             Kind::UnknownHost => (
                 "unknown-host",
-                "This server does not go by that host name",
+                "This server does not have that host name",
                 StatusCode::MISDIRECTED_REQUEST,
             ),
             Kind::RateLimited => {
@@ -197,7 +197,7 @@ impl Problem {
 
     /// 405; `allow` lists the methods of the path.
     pub(crate) fn method(allow: &'static str) -> Self {
-        let detail = format!("this path knows {allow}");
+        let detail = format!("this path takes {allow}");
         Self {
             header: Some(HeaderValue::from_static(allow)),
             ..Self::new(Kind::MethodNotAllowed, detail)
@@ -237,7 +237,7 @@ impl Problem {
 
     /// 503: the store of devices and tokens does not answer.
     pub(crate) fn store_unavailable() -> Self {
-        let detail = "what keeps devices and tokens does not answer; try again";
+        let detail = "the store of devices and tokens does not answer; try again";
         Self::retry(Kind::StoreUnavailable, STORE_RETRY, detail)
     }
 

@@ -226,7 +226,7 @@ impl Message<'_> {
             (None, Some(device), None) => Ok(Target::Device(&device.0)),
             (None, None, Some(true)) => Ok(Target::All),
             (None, None, Some(false)) => {
-                Err(("all", "all is false; it is true, or left out".to_owned()))
+                Err(("all", "all is false; send true, or omit it".to_owned()))
             }
             (topic, device, all) => {
                 let field = match (topic, device, all) {
@@ -269,7 +269,7 @@ impl Message<'_> {
         if (1..=TTL_MS_MAX).contains(&ttl_ms) {
             return Ok(Some(Duration::from_millis(ttl_ms)));
         }
-        let detail = format!("ttl_ms is {ttl_ms}; it is from 1 to {TTL_MS_MAX}, or left out");
+        let detail = format!("ttl_ms is {ttl_ms}; send 1 to {TTL_MS_MAX}, or omit it");
         Err(("ttl_ms", detail))
     }
 }
@@ -358,13 +358,13 @@ mod tests {
             (r#"{"text":""}"#, "topic", "exactly one of topic, device and all"),
             (r#"{"topic":"a","device":"b","text":""}"#, "device", "exactly one of"),
             (r#"{"topic":"a","all":true,"text":""}"#, "all", "exactly one of"),
-            (r#"{"all":false,"text":""}"#, "all", "it is true, or left out"),
+            (r#"{"all":false,"text":""}"#, "all", "send true, or omit it"),
             (r#"{"device":"","text":""}"#, "device", "empty"),
             (r#"{"all":true}"#, "text", "exactly one of text and data"),
             (r#"{"all":true,"text":"","data":""}"#, "data", "exactly one of text and data"),
             (r#"{"all":true,"data":"a b"}"#, "data", "not base64"),
-            (r#"{"all":true,"text":"","ttl_ms":0}"#, "ttl_ms", "from 1 to 86400000"),
-            (r#"{"all":true,"text":"","ttl_ms":86400001}"#, "ttl_ms", "from 1 to 86400000"),
+            (r#"{"all":true,"text":"","ttl_ms":0}"#, "ttl_ms", "send 1 to 86400000"),
+            (r#"{"all":true,"text":"","ttl_ms":86400001}"#, "ttl_ms", "send 1 to 86400000"),
             (r#"{"all":true,"text":"","content_type":"a\nb"}"#, "content_type", "printable"),
             (&format!(r#"{{"all":true,"text":"","key":"{long}"}}"#), "key", "limit of 255"),
         ] {

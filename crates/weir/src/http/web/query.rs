@@ -44,7 +44,7 @@ impl Query {
                 return Err(Problem::field(name, detail));
             }
             if pairs.iter().any(|(given, _)| *given == name) {
-                return Err(Problem::field(name, "a parameter may be given once"));
+                return Err(Problem::field(name, "give the parameter only once"));
             }
             let value = decode(value, true, &name)?;
             pairs.push((name, value));
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(query("&&").unwrap().value("limit"), None);
         for (raw, says) in [
             ("colour=red", "unknown parameter \\\"colour\\\""),
-            ("topic=a&topic=b", "may be given once"),
+            ("topic=a&topic=b", "only once"),
             ("topic=%", "two hexadecimal digits"),
             ("topic=%f", "two hexadecimal digits"),
             ("topic=%+1", "two hexadecimal digits"),

@@ -20,7 +20,7 @@ pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Reply {
     match serde_json::to_vec(value) {
         Ok(body) => bytes(status, "application/json", body.into()),
         Err(error) => {
-            tracing::error!(%error, "an answer could not be written as JSON");
+            tracing::error!(%error, "cannot write an answer as JSON");
             empty(StatusCode::INTERNAL_SERVER_ERROR)
         }
     }

@@ -1,4 +1,4 @@
-//! Activation as devices ask for it.
+//! Activation, from the side of a device.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! The public API as its users see it: requests to a running gateway's API, without the sockets between.
+//! The public API from outside: requests to the API of a running gateway, without sockets in
+//! between.
 
 mod activation;
 
@@ -59,7 +60,8 @@ impl Stage {
         Stage { gateway, api, caller }
     }
 
-    /// Asks: method and target, headers each on a line, then the body; and looks whether the answer is described.
+    /// Sends a request: method and target, headers on a line each, then the body. Checks that the
+    /// document describes the answer.
     async fn ask(&self, request: &str, body: &str) -> Answer {
         let (line, headers) = request.split_once('\n').unwrap_or((request, ""));
         let (method, target) = line.split_once(' ').unwrap();
@@ -89,7 +91,7 @@ impl Stage {
         answer
     }
 
-    /// The same, with a token and a body of JSON, where these are not empty.
+    /// The same, with a token and a JSON body, if these are not empty.
     async fn send(&self, line: &str, token: &str, body: &str) -> Answer {
         let mut request = line.to_owned();
         if !token.is_empty() {
@@ -122,7 +124,8 @@ impl Answer {
     }
 }
 
-/// Tokens `d1` of that device, `any` of any, `vip` with a label, and services `mouth`, which may publish, and `ear`.
+/// Tokens: `d1` for that device, `any` for any device, `vip` with a label; services `mouth`, which
+/// may publish, and `ear`.
 fn config() -> Config {
     let token = |token: &str, device: Option<&str>, labels: &[&str]| TokenConfig {
         token: token.to_owned(),
@@ -275,7 +278,7 @@ async fn a_certificate_names_the_device_and_anonymous_requests_name_none() {
     stage.stop().await;
 }
 
-/// Whether a datagram of the device is refused as one too many.
+/// Whether a datagram of the device is refused because of the rate.
 fn is_refused_by_datagram(handle: &Handle, device: &str) -> bool {
     let grant = handle.shared().auth.nobody();
     let caller = rights::Caller { grant, device: CallerDevice::Named(Some(device)) };
@@ -298,7 +301,7 @@ async fn a_device_that_publishes_too_fast_is_told_when_to_go_on() {
     config.limits.publishes_per_second = 1;
     config.limits.publish_burst = 2;
     let stage = Stage::start(config).await;
-    // A place becomes free each second: one of many is refused, however slow this is.
+    // A place becomes free each second. So one of many is refused, however slow the machine is.
     let body = format!(r#"{{"messages":[{}]}}"#, vec![to("open/a"); 1000].join(","));
     let results = stage.publish("d1", &body).await.body;
     let statuses = results["results"].as_array().unwrap().iter();
@@ -317,7 +320,7 @@ async fn a_device_that_publishes_too_fast_is_told_when_to_go_on() {
     assert!(answer.body["detail"].as_str().unwrap().contains("limits.publishes_per_second"));
     let refused = stage.gateway.handle().counters().refused(crate::RefuseCause::SenderRate);
     assert!(refused >= 2, "{refused}");
-    // A service publishes as fast as it likes.
+    // A service has no rate limit.
     let results = stage.publish("mouth", &body).await.body;
     let mut outcomes = results["results"].as_array().unwrap().iter();
     assert!(outcomes.all(|outcome| outcome["id"].is_string()), "{results}");
@@ -413,7 +416,7 @@ async fn an_answer_is_bounded_and_the_budget_pays_for_it() {
     config.topic_classes[2].retention_messages = 100;
     config.topic_classes[2].retention_bytes = 4 << 20;
     let stage = Stage::start(config).await;
-    // In JSON six bytes for each.
+    // In JSON each takes six bytes.
     let text = "\u{1}".repeat(60_000);
     for _ in 0..5 {
         let body = json!({"topic": "open/a", "text": text}).to_string();
@@ -485,12 +488,12 @@ async fn pages_of_allowed_origins_may_ask_and_read() {
     assert!(answer.header("access-control-allow-headers").contains("Authorization"));
     assert_eq!(answer.header("access-control-max-age"), "600");
     assert_eq!(answer.header("vary"), "Origin");
-    // What is refused can be read too, and the paths of the listener can be asked for.
+    // A page can read a refusal too, and may ask about the paths of the edge.
     let answer = stage.ask(&format!("POST /v1/publish\n{page}"), "{}").await;
     assert_eq!(answer.status, 401);
     assert_eq!(answer.header("access-control-allow-origin"), "https://app.example");
     assert_eq!(stage.ask(&format!("OPTIONS /v1/sse\n{page}"), "").await.status, 204);
-    // Without a page nothing is said, but that it would depend on it.
+    // Without a page the answer names no origin, but says that it would depend on one.
     let answer = stage.ask("GET /openapi.json\nHost: gate.example", "").await;
     assert_eq!(answer.header("access-control-allow-origin"), "");
     assert_eq!(answer.header("vary"), "Origin");
