@@ -9,42 +9,87 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::sync::atomic::Ordering;
 
-use common::{config, start};
+use common::{Peer, config, start};
 use sys::{ALLOCATIONS, Counting, IS_CLIENT};
+use tokio::sync::Mutex;
+use weir::{Right, ServiceConfig};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
 const REQUESTS: usize = 10_000;
+/// What a publish takes.
+const BY_PUBLISH: usize = 20;
 
-/// Requests one after the other on one connection; what is counted meanwhile belongs to them, but for the ticks of the
-/// gateway, which are few.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_greeting_takes_nothing() {
-    let mut config = config();
-    config.listen.http = vec!["127.0.0.1:0".parse().unwrap()];
-    let gateway = start(config).await;
-    let addr = gateway.http_addrs()[0];
+/// The tests count with one counter, so one of them runs at a time.
+static ALONE: Mutex<()> = Mutex::const_new(());
+
+/// Counts what the gateway allocates for requests that a client makes one after the other, but for the first thousand.
+/// The ticks of the gateway, which are few, are counted too.
+async fn allocations(mut ask: impl FnMut() + Send + 'static) -> usize {
     let count = tokio::task::spawn_blocking(move || {
         IS_CLIENT.set(true);
-        let mut stream = TcpStream::connect(addr).unwrap();
-        let mut ask = |times: usize| {
-            let mut answer = [0; 512];
-            for _ in 0..times {
-                stream.write_all(b"GET /rest/hello HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
-                let count = stream.read(&mut answer).unwrap();
-                assert!(answer[..count].ends_with(b"Hello World"));
-            }
-        };
-        ask(1_000);
+        (0..1_000).for_each(|_| ask());
         let before = ALLOCATIONS.load(Ordering::Relaxed);
-        ask(REQUESTS);
+        (0..REQUESTS).for_each(|_| ask());
         let count = ALLOCATIONS.load(Ordering::Relaxed) - before;
+        drop(ask);
         IS_CLIENT.set(false);
         count
     });
-    let count = count.await.unwrap();
+    count.await.expect("the client gets its answers")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_greeting_takes_nothing() {
+    let _alone = ALONE.lock().await;
+    let mut config = config();
+    config.listen.http = vec!["127.0.0.1:0".parse().unwrap()];
+    let gateway = start(config).await;
+    let mut stream = TcpStream::connect(gateway.http_addrs()[0]).unwrap();
+    let mut answer = [0; 512];
+    let count = allocations(move || {
+        stream.write_all(b"GET /rest/hello HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        let count = stream.read(&mut answer).unwrap();
+        assert!(answer[..count].ends_with(b"Hello World"));
+    });
+    let count = count.await;
     eprintln!("{count} allocations for {REQUESTS} requests");
     assert!(count <= REQUESTS / 100, "{count} allocations for {REQUESTS} requests");
+    gateway.shutdown().await;
+}
+
+/// By a service, to one subscriber.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_publish_takes_little() {
+    let _alone = ALONE.lock().await;
+    let mut config = config();
+    config.listen.http = vec!["127.0.0.1:0".parse().unwrap()];
+    let (token, name) = ("secret".to_owned(), "backend".to_owned());
+    config.auth.services = vec![ServiceConfig { token, name, may: vec![Right::Publish] }];
+    let gateway = start(config).await;
+    let subscriber = Peer::settled(&gateway, "device", &["topic"]).await;
+    let mut subscriber = subscriber.stream.into_std().unwrap();
+    subscriber.set_nonblocking(false).unwrap();
+    let text = "x".repeat(256);
+    let body = format!(r#"{{"topic":"topic","text":"{text}"}}"#);
+    let request = format!(
+        "POST /v1/publish HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer secret\r\n\
+         Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let mut stream = TcpStream::connect(gateway.http_addrs()[0]).unwrap();
+    let mut read = [0; 1024];
+    let count = allocations(move || {
+        stream.write_all(request.as_bytes()).unwrap();
+        let count = stream.read(&mut read).unwrap();
+        assert!(read[..count].starts_with(b"HTTP/1.1 200 OK"));
+        let count = subscriber.read(&mut read).unwrap();
+        assert!(read[..count].windows(text.len()).any(|part| part == text.as_bytes()));
+    });
+    let count = count.await;
+    eprintln!("{count} allocations for {REQUESTS} publishes");
+    let most = BY_PUBLISH * REQUESTS + REQUESTS / 100;
+    assert!(count <= most, "{count} allocations for {REQUESTS} publishes");
     gateway.shutdown().await;
 }
