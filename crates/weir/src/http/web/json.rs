@@ -41,22 +41,28 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
     }
 }
 
-/// Parses a JSON object. An error names the path of the field, if it is known.
+/// Parses a JSON object; an error names the field by its path, where it is known.
+///
+/// Cost: what is not well formed is parsed twice. Only then are paths noted, which takes an allocation for each name.
 pub(crate) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {
+    let parsed = serde_json::from_slice(body).map(|Object(value)| value);
+    // Where the object is well formed, something stands behind it.
+    let behind = |error: serde_json::Error| Problem::new(Kind::InvalidRequest, error.to_string());
+    parsed.map_err(|error| fault::<T>(body).unwrap_or_else(|| behind(error)))
+}
+
+/// What is wrong with the object, and where; `None`: nothing is.
+fn fault<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Option<Problem> {
     let mut input = serde_json::Deserializer::from_slice(body);
-    let Object(value) = serde_path_to_error::deserialize(&mut input).map_err(|error| {
-        let path = error.path();
-        // If the body is cut off, the path ends in an unknown member.
-        let is_known = path.iter().next().is_some()
-            && !path.iter().any(|segment| matches!(segment, Segment::Unknown));
-        let field = is_known.then(|| path.to_string());
-        let detail = error.into_inner().to_string();
-        match field {
-            Some(field) => Problem::field(field, detail),
-            None => Problem::new(Kind::InvalidRequest, detail),
-        }
-    })?;
-    let end = input.end();
-    end.map_err(|error| Problem::new(Kind::InvalidRequest, error.to_string()))?;
-    Ok(value)
+    let error = serde_path_to_error::deserialize::<_, Object<T>>(&mut input).err()?;
+    let path = error.path();
+    // A body that is cut off has a path that ends in nothing known.
+    let is_known = path.iter().next().is_some()
+        && !path.iter().any(|segment| matches!(segment, Segment::Unknown));
+    let field = is_known.then(|| path.to_string());
+    let detail = error.into_inner().to_string();
+    Some(match field {
+        Some(field) => Problem::field(field, detail),
+        None => Problem::new(Kind::InvalidRequest, detail),
+    })
 }
