@@ -5,7 +5,7 @@ use http::{HeaderMap, StatusCode};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Api, Asker};
+use super::Api;
 use crate::http::Caller;
 use crate::http::web::head::bearer_token;
 use crate::http::web::json::{Text, parse};
@@ -49,13 +49,8 @@ impl Api {
         let key = wanted.key.as_ref().ok_or_else(|| missing("devKey"))?;
         let activated =
             activator.activate(RequestOrigin::Connection(caller.peer), &serial.0, &key.0).await;
-        activated.map(answer).map_err(|error| {
-            problem(error, || {
-                Problem::unauthorized(
-                    BY_KEY,
-                    "the serial number and the key do not belong together",
-                )
-            })
+        activated.map(|activated| self.activated(&activated)).map_err(|error| {
+            problem(error, || Problem::unauthorized(BY_KEY, "serial number and key do not fit"))
         })
     }
 
@@ -74,12 +69,23 @@ impl Api {
         let activated = activator
             .refresh(RequestOrigin::Connection(caller.peer), token.unwrap_or_default())
             .await;
-        activated.map(answer).map_err(|error| {
+        activated.map(|activated| self.activated(&activated)).map_err(|error| {
             problem(error, || {
                 let challenge = "Bearer realm=\"weir\", error=\"invalid_token\"";
                 Problem::unauthorized(challenge, "the token does not belong to an activated device")
             })
         })
+    }
+
+    fn activated(&self, activated: &Activated) -> Reply {
+        let view = ActivatedView {
+            pt: activated.token.as_str(),
+            expires_at: activated.expires_at,
+            gateways: &activated.gateways,
+        };
+        let mut reply = reply::json(StatusCode::OK, &view);
+        self.note_asker(&mut reply, activated.serial.as_str());
+        reply
     }
 
     fn activator(&self) -> Result<&Activator, Problem> {
@@ -94,17 +100,6 @@ impl Api {
 pub(super) fn refreshed(headers: &HeaderMap) -> Option<String> {
     let token = bearer_token(headers).ok()?.unwrap_or_default();
     (token.len() <= TOKEN_BYTES_MAX).then(|| token.to_owned())
-}
-
-fn answer(activated: Activated) -> Reply {
-    let view = ActivatedView {
-        pt: activated.token.as_str(),
-        expires_at: activated.expires_at,
-        gateways: &activated.gateways,
-    };
-    let mut reply = reply::json(StatusCode::OK, &view);
-    reply.extensions_mut().insert(Asker(activated.serial.as_str().into()));
-    reply
 }
 
 fn problem(error: ActivationError, unauthorized: impl FnOnce() -> Problem) -> Problem {

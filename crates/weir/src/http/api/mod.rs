@@ -258,13 +258,13 @@ impl Api {
                     Ok(body) => self.publish(caller, &requester, &body.bytes).await,
                     Err(problem) => Err(problem),
                 };
-                Ok(named(published, requester))
+                Ok(self.named(published, &requester))
             }
             Job::History(shown, asked) => {
                 let requester = beside(body, self.requester(caller, shown)).await?;
                 let read = asked
                     .and_then(|(topic, range)| self.history(caller, &requester, (&topic, range)));
-                Ok(named(read, requester))
+                Ok(self.named(read, &requester))
             }
         }
     }
@@ -321,6 +321,22 @@ impl Api {
             ),
         })
     }
+
+    /// Tells the access log whom a reply is for, a refusal too.
+    fn named(&self, answered: Result<Reply, Problem>, requester: &Requester) -> Reply {
+        let mut reply = answered.unwrap_or_else(Problem::into_response);
+        if let Some(device) = &requester.device {
+            self.note_asker(&mut reply, device);
+        }
+        reply
+    }
+
+    /// The same, where there is an access log.
+    fn note_asker(&self, reply: &mut Reply, device: &str) {
+        if !self.handle.shared().access_log.is_off() {
+            reply.extensions_mut().insert(Asker(device.into()));
+        }
+    }
 }
 
 /// Reads and drops the body of a request while the work goes on, so that hyper does not keep it.
@@ -343,16 +359,7 @@ async fn beside<B: Body, T>(body: B, work: impl Future<Output = T>) -> T {
     .await
 }
 
-/// Tells the access log the caller of a reply or a refusal.
-fn named(answered: Result<Reply, Problem>, requester: Requester) -> Reply {
-    let mut reply = answered.unwrap_or_else(Problem::into_response);
-    if let Some(device) = requester.device {
-        reply.extensions_mut().insert(Asker(device.into()));
-    }
-    reply
-}
-
-/// The methods of a path, and the headers that a page may send to it.
+/// What a path knows, and what a page may send to it.
 fn options(route: Route) -> Reply {
     let mut reply = reply::empty(StatusCode::NO_CONTENT);
     let headers = reply.headers_mut();
