@@ -9,7 +9,7 @@ use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use http::StatusCode;
 use serde::de::value::{CowStrDeserializer, MapAccessDeserializer};
 use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use utoipa::ToSchema;
 
 use super::json::{Object, Text, parse};
@@ -126,9 +126,10 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Again<'de, A> {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Published {
     /// 16 hexadecimal digits.
-    #[schema(pattern = "^[0-9a-f]{16}$")]
-    id: String,
-    /// The number of connections that it was queued for.
+    #[serde(serialize_with = "as_digits")]
+    #[schema(value_type = String, pattern = "^[0-9a-f]{16}$")]
+    id: u64,
+    /// How many connections it was queued for.
     connections: u32,
     /// Its offset in the topic, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -277,14 +278,18 @@ impl Message<'_> {
 impl From<Option<Accepted>> for Published {
     fn from(accepted: Option<Accepted>) -> Self {
         Self {
-            id: format!("{:016x}", accepted.map_or(0, |accepted| accepted.id)),
+            id: accepted.map_or(0, |accepted| accepted.id),
             connections: accepted.map_or(0, |accepted| accepted.connections),
             offset: accepted.and_then(|accepted| accepted.offset),
         }
     }
 }
 
-/// Stops at the first message too many, before it takes more memory.
+fn as_digits<S: Serializer>(id: &u64, output: S) -> Result<S::Ok, S::Error> {
+    output.collect_str(&format_args!("{id:016x}"))
+}
+
+/// Stops at the first message too many, before more memory is taken.
 fn at_most_messages_max<'de, D>(input: D) -> Result<Vec<Message<'de>>, D::Error>
 where
     D: Deserializer<'de>,

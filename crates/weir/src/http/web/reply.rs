@@ -17,13 +17,27 @@ pub(crate) type Reply = Response<Either<Full<Bytes>, Stream>>;
 
 /// A JSON document.
 pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Reply {
-    match serde_json::to_vec(value) {
-        Ok(body) => bytes(status, "application/json", body.into()),
+    match written(value) {
+        Ok(body) => bytes(status, "application/json", body),
         Err(error) => {
             tracing::error!(%error, "cannot write an answer as JSON");
             empty(StatusCode::INTERNAL_SERVER_ERROR)
         }
     }
+}
+
+/// The document.
+///
+/// Cost: one block of its own length, where it is short: a block that is longer would need a second one, which tells its
+/// length.
+fn written(value: &impl Serialize) -> serde_json::Result<Bytes> {
+    let mut short = [0; SHORT_BYTES];
+    let mut rest = &mut short[..];
+    if serde_json::to_writer(&mut rest, value).is_err() {
+        return serde_json::to_vec(value).map(Bytes::from);
+    }
+    let length = SHORT_BYTES - rest.len();
+    Ok(Bytes::copy_from_slice(&short[..length]))
 }
 
 /// Text or bytes of a media type.
@@ -43,3 +57,6 @@ pub(crate) fn empty(status: StatusCode) -> Reply {
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }
+
+/// Most documents are shorter; a longer one is begun again.
+const SHORT_BYTES: usize = 512;
