@@ -1,14 +1,17 @@
 //! Request bodies: JSON, of bounded length, read in bounded time and memory.
 
-use std::pin::pin;
+use std::future::poll_fn;
+use std::mem;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, TRANSFER_ENCODING};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
-use hyper::body::Body;
+use hyper::body::{Body, Frame};
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
@@ -54,7 +57,10 @@ struct Growing {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Announced(Option<usize>);
 
-/// Lists a body among those that grow, until the drop.
+/// What comes of a body at one time.
+type Piece = Result<Frame<Bytes>, Box<dyn std::error::Error + Send + Sync>>;
+
+/// Keeps a body among those that grow.
 struct Entry<'a> {
     room: &'a Room,
     growing: Arc<Growing>,
@@ -85,29 +91,52 @@ impl Room {
         B: Body<Data = Bytes>,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
+        let mut body = pin!(Limited::new(body, self.bytes_max));
+        let first = poll_fn(|cx| Poll::Ready(body.as_mut().poll_frame(cx))).await;
+        if let Poll::Ready(Some(Ok(frame))) = &first
+            && body.is_end_stream()
+            && let Some(whole) = self.take_whole(frame)
+        {
+            return announced.check(whole);
+        }
         let entry = self.enter();
         tokio::select! {
             biased;
-            whole = timeout(self.timeout, self.gather(&entry.growing, body)) => {
-                let whole = whole.unwrap_or_else(|_| Err(self.too_late(&entry.growing)))?;
-                match announced.0 {
-                    // An HTTP/2 stream that is reset without an error ends like this.
-                    Some(announced) if announced != whole.bytes.len() => Err(broken()),
-                    Some(_) | None => Ok(whole),
-                }
+            whole = timeout(self.timeout, self.gather(&entry.growing, first, body)) => {
+                let whole = whole.unwrap_or_else(|_| Err(self.too_late(&entry.growing)));
+                announced.check(whole?)
             }
             () = entry.growing.given_up.notified() => Err(self.no_room()),
         }
     }
 
-    async fn gather<B>(&self, growing: &Growing, body: B) -> Result<Whole<'_>, Problem>
+    /// Takes a body that is whole with its first piece, as most short ones are. It does not grow, so it is not entered.
+    /// `None`: there is no room, or the piece is a trailer.
+    fn take_whole(&self, piece: &Frame<Bytes>) -> Option<Whole<'_>> {
+        let data = piece.data_ref()?;
+        let permit = self.kibibytes.try_acquire_many(kibibytes(data.len())).ok()?;
+        // The piece would keep the whole buffer that it was read into.
+        Some(Whole { bytes: Bytes::copy_from_slice(data), _permit: Some(permit) })
+    }
+
+    /// `first`: the piece that is there already.
+    async fn gather<B>(
+        &self,
+        growing: &Growing,
+        mut first: Poll<Option<Piece>>,
+        mut body: Pin<&mut Limited<B>>,
+    ) -> Result<Whole<'_>, Problem>
     where
         B: Body<Data = Bytes>,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let mut body = pin!(Limited::new(body, self.bytes_max));
         let (mut bytes, mut permit) = (Vec::new(), None::<SemaphorePermit<'_>>);
-        while let Some(frame) = body.frame().await {
+        loop {
+            let next = match mem::replace(&mut first, Poll::Pending) {
+                Poll::Ready(piece) => piece,
+                Poll::Pending => body.frame().await,
+            };
+            let Some(frame) = next else { break };
             let frame = match frame {
                 Ok(frame) => frame,
                 Err(error) if error.is::<LengthLimitError>() => return Err(self.too_large()),
@@ -218,6 +247,16 @@ impl Growing {
     }
 }
 
+impl Announced {
+    /// Errors: the body is not as long as announced. Over HTTP/2 a stream that is reset without an error ends like this.
+    fn check(self, whole: Whole<'_>) -> Result<Whole<'_>, Problem> {
+        match self.0 {
+            Some(announced) if announced != whole.bytes.len() => Err(broken()),
+            Some(_) | None => Ok(whole),
+        }
+    }
+}
+
 impl Drop for Entry<'_> {
     fn drop(&mut self) {
         self.room.lock().retain(|other| !Arc::ptr_eq(other, &self.growing));
@@ -313,10 +352,8 @@ const PASSED_OVER_BYTES_MAX: u64 = 4 * 1024;
 mod tests {
     use super::*;
     use http_body_util::Full;
-    use hyper::body::Frame;
     use std::convert::Infallible;
-    use std::pin::Pin;
-    use std::task::{Context, Poll};
+    use std::task::Context;
     use tokio::sync::mpsc::{Receiver, Sender, channel};
 
     const BODY_BYTES_MAX: usize = 1 << 20;
