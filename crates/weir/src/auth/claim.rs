@@ -107,7 +107,7 @@ impl Authenticator {
             }
             (Some(_), Doubt::Known) | (Some(State::Revoked), Doubt::Revoked) => {
                 tracing::debug!(
-                    device = admission.device,
+                    device = &*admission.device,
                     "refused: the store knows this id, so its device's own credentials are needed (auth.unchecked_ids)"
                 );
                 count(AuthOutcome::Stored);

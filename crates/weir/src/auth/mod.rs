@@ -92,8 +92,8 @@ struct Holder {
 
 enum Who {
     AnyDevice,
-    Device(Box<str>),
-    Service(Box<str>),
+    Device(Arc<str>),
+    Service(Arc<str>),
 }
 
 /// The owner of a shown token, before a device id is claimed with it.
@@ -117,7 +117,7 @@ enum BearerKind {
 #[derive(Debug)]
 pub(crate) struct ExpiringCredential {
     kind: AuthKind,
-    device: Box<str>,
+    device: Arc<str>,
     priority: Priority,
     grant: Arc<Grant>,
     ends: Millis,
@@ -139,7 +139,7 @@ pub(crate) enum NoBearer {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Admission {
     /// Its device id.
-    pub(crate) device: String,
+    pub(crate) device: Arc<str>,
     pub(crate) grant: GrantRef,
     pub(crate) priority: Priority,
     /// It is a backend: limits for devices do not apply.
@@ -155,8 +155,8 @@ pub(crate) struct Admission {
 /// The sender of a request, which claims no device id.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Requester {
-    /// The only device of its token or certificate, or the service's name.
-    pub(crate) device: Option<String>,
+    /// The one device that its token or certificate stands for, or the service's name.
+    pub(crate) device: Option<Arc<str>>,
     pub(crate) grant: GrantRef,
     pub(crate) is_service: bool,
     /// The end of its credentials, if there is one.
@@ -392,7 +392,7 @@ impl Authenticator {
         let place = match &bearer.kind {
             BearerKind::Nobody => {
                 let device = match named {
-                    Some(named) if !self.is_of_service(named) => named.to_owned(),
+                    Some(named) if !self.is_of_service(named) => named.into(),
                     None if self.anonymous => self.claimed(device)?,
                     Some(_) | None => return Err(CloseReason::Unauthorized),
                 };
@@ -407,10 +407,10 @@ impl Authenticator {
         let (device, is_service) = match &holder.who {
             Who::AnyDevice => (self.claimed(device)?, false),
             Who::Device(bound) if device.is_empty() || *device == **bound => {
-                (bound.as_ref().to_owned(), false)
+                (Arc::clone(bound), false)
             }
-            Who::Service(name) if device.is_empty() => (name.as_ref().to_owned(), true),
-            Who::Service(name) if is_named(device, name) => (device.to_owned(), true),
+            Who::Service(name) if device.is_empty() => (Arc::clone(name), true),
+            Who::Service(name) if is_named(device, name) => (device.into(), true),
             Who::Device(_) | Who::Service(_) => return Err(CloseReason::Unauthorized),
         };
         admission(device, holder.grant, holder.priority, is_service)
@@ -428,7 +428,7 @@ impl Authenticator {
             return Err(CloseReason::Unauthorized);
         }
         Ok(Admission {
-            device: expiring.device.as_ref().to_owned(),
+            device: Arc::clone(&expiring.device),
             grant: GrantRef::Own(Arc::clone(&expiring.grant)),
             priority: expiring.priority,
             is_service: false,
@@ -512,8 +512,8 @@ impl Authenticator {
         }
     }
 
-    /// Checks that any device may claim this id.
-    fn claimed(&self, device: &str) -> Result<String, CloseReason> {
+    /// An id that is free to be claimed.
+    fn claimed(&self, device: &str) -> Result<Arc<str>, CloseReason> {
         if device.is_empty() {
             return Err(CloseReason::Malformed);
         }
@@ -523,7 +523,7 @@ impl Authenticator {
         if self.is_of_service(device) {
             return Err(CloseReason::Unauthorized);
         }
-        Ok(device.to_owned())
+        Ok(device.into())
     }
 
     /// Whether the id is a service's name, or begins with one and a slash.

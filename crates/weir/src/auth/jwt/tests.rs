@@ -89,7 +89,7 @@ fn tokens_of_another_implementation_hold() {
     let auth = authenticator(&config);
     for token in [vectors::RS256, vectors::ES256, vectors::EDDSA, vectors::HS256] {
         let admission = admitted(&auth, token).expect(token);
-        assert_eq!(admission.device, DEVICE);
+        assert_eq!(*admission.device, *DEVICE);
         assert_eq!(admission.ends, Some((4_102_444_800 + 10) * 1000));
         // One bit of the signature.
         let (message, signature) = token.rsplit_once('.').unwrap();

@@ -83,7 +83,7 @@ async fn who_is_refused_over_a_pair_is_told_at_once() {
     let mark = shared.devices.mark();
     shared.devices.revoke("d");
     let admission = Admission {
-        device: "d".to_owned(),
+        device: "d".into(),
         grant: GrantRef::Numbered(0),
         priority: weir_engine::Priority::Normal,
         is_service: false,
