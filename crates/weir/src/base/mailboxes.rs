@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use smallvec::SmallVec;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 use weir_engine::{
@@ -12,7 +13,12 @@ use weir_engine::{
 /// The mailboxes of all shards, by index.
 pub(crate) type Mailboxes = [Mailbox<OwnedFd>];
 
-/// The kind of sender of a message.
+/// Credits for one message, of all mailboxes that get it.
+///
+/// Cost: no allocation for up to eight of them.
+pub(crate) type Credits<'a> = SmallVec<[Credit<'a, OwnedFd>; 8]>;
+
+/// Who sends a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Publisher {
     /// A backend, a service, or the embedding program.

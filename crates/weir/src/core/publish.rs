@@ -1,16 +1,15 @@
 //! Publishing to a topic, to a device or to all. Nothing here waits.
 
 use std::ops::Range;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use weir_engine::{Command, ConnId, Credit, Item, Message, Nanos, Priority, TopicMessage};
+use weir_engine::{Command, ConnId, Item, Message, Nanos, Priority, TopicMessage};
 use weir_wire::{ErrorCode, hot};
 
 use crate::auth::Act;
 use crate::base::config::Right;
-use crate::base::mailboxes::{self, Publisher};
+use crate::base::mailboxes::{self, Credits, Publisher};
 use crate::base::model::{Accepted, Payload, Publication, PublishError, Target};
 use crate::core::handle::{FromDevice, Handle, OnPublish, Refusal};
 use crate::core::rights::{Caller, CallerDevice};
@@ -182,7 +181,7 @@ impl SharedState {
             let credits = conns.iter().map(|conn| {
                 mailboxes::try_credit(self.mailbox(conn.shard()), Priority::Normal, draft.publisher)
             });
-            let credits: Vec<Credit<'_, OwnedFd>> =
+            let credits: Credits<'_> =
                 credits.collect::<Option<_>>().ok_or(PublishError::Busy(RETRY_AFTER))?;
             // The first connection identifies the device.
             let target = conns.iter().next().map_or(0, |conn| conn.to_u64());
@@ -202,7 +201,7 @@ impl SharedState {
         }
         let credit = |mailbox| mailboxes::try_credit(mailbox, Priority::Normal, draft.publisher);
         let credits = self.mailboxes().iter().map(credit);
-        let credits: Vec<Credit<'_, OwnedFd>> =
+        let credits: Credits<'_> =
             credits.collect::<Option<_>>().ok_or(PublishError::Busy(RETRY_AFTER))?;
         let message = draft.message(0).ok_or(PublishError::BudgetExhausted(RETRY_AFTER))?;
         if !self.formats.get().encode_ahead(&message, self.counters()) {

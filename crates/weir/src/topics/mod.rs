@@ -18,16 +18,15 @@ mod ring;
 mod tick;
 
 use std::hash::{BuildHasher, RandomState};
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use hashbrown::HashTable;
-use weir_engine::{Budget, Command, Credit, Message, Nanos, TopicId};
+use weir_engine::{Budget, Command, Message, Nanos, TopicId};
 
 use crate::base::config::Config;
-use crate::base::mailboxes::{self, Mailboxes, Publisher};
+use crate::base::mailboxes::{self, Credits, Mailboxes, Publisher};
 use crate::base::model::{TopicInfo, TopicNameError};
 use crate::limits::bucket::Bucket;
 use crate::observe::counters::Counters;
@@ -298,7 +297,7 @@ impl Router {
         counts: &ShardCounts,
         topic: &Topic,
         publisher: Publisher,
-    ) -> Option<Vec<Credit<'_, OwnedFd>>> {
+    ) -> Option<Credits<'_>> {
         let priority = topic.class.priority;
         let credit =
             |shard: usize| mailboxes::try_credit(&self.mailboxes[shard], priority, publisher);

@@ -6,6 +6,7 @@ mod stage;
 mod ticks;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use proptest::prelude::*;
