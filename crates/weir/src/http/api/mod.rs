@@ -243,9 +243,11 @@ impl Api {
             Job::Done(reply) => Ok(reply),
             Job::Activate(announced) => {
                 let body = self.small_room.read(announced, body).await?;
-                self.activate(caller, &body.bytes).await
+                Box::pin(self.activate(caller, &body.bytes)).await
             }
-            Job::Refresh(token) => beside(body, self.refresh(caller, token.as_deref())).await,
+            Job::Refresh(token) => {
+                beside(body, Box::pin(self.refresh(caller, token.as_deref()))).await
+            }
             Job::Publish(shown, checked) => {
                 let whole = async { self.room.read(checked?, body).await };
                 // The body is read meanwhile, so that hyper does not keep it.

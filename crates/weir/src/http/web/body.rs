@@ -99,12 +99,24 @@ impl Room {
         {
             return announced.check(whole);
         }
+        announced.check(Box::pin(self.wait(first, body)).await?)
+    }
+
+    /// Waits for the rest of a body. `first`: the piece that is there already.
+    async fn wait<B>(
+        &self,
+        first: Poll<Option<Piece>>,
+        body: Pin<&mut Limited<B>>,
+    ) -> Result<Whole<'_>, Problem>
+    where
+        B: Body<Data = Bytes>,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
         let entry = self.enter();
         tokio::select! {
             biased;
             whole = timeout(self.timeout, self.gather(&entry.growing, first, body)) => {
-                let whole = whole.unwrap_or_else(|_| Err(self.too_late(&entry.growing)));
-                announced.check(whole?)
+                whole.unwrap_or_else(|_| Err(self.too_late(&entry.growing)))
             }
             () = entry.growing.given_up.notified() => Err(self.no_room()),
         }
@@ -119,7 +131,6 @@ impl Room {
         Some(Whole { bytes: Bytes::copy_from_slice(data), _permit: Some(permit) })
     }
 
-    /// `first`: the piece that is there already.
     async fn gather<B>(
         &self,
         growing: &Growing,
