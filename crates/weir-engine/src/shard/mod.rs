@@ -12,7 +12,7 @@
 //! The other files are parts of [`Shard`], which takes the steps that the machines name:
 //! - from devices: `read`, `rate` (how fast they may send), `secure` (TLS), `websocket`;
 //! - to devices: `write` (sends and flow control), `walk` (fan-outs), `catch_up` (conflation),
-//! `resume`, `forms` (formats other than a stream of frames);
+//!   `resume`, `forms` (formats other than a stream of frames);
 //! - from the front: `commands`, `inspect`;
 //! - ends: `close`, `deadlines`, `relief` (which connections end when room is short);
 //! - only for tests: `check` (invariants), `seeded_bugs`.

@@ -44,7 +44,7 @@
 //! The files, from the bottom up:
 //! - `fault` and `dice` decide the faults and their times; `link` and `net` are the kernel.
 //! - `book` knows all frames that were sent. `edge` and `secure` are a device's end of formats and
-//! of TLS.
+//!   of TLS.
 //! - `incoming`, `owed`, `positions`, `outgoing`, `conn` and `topic` are the reference model.
 //! - `shard` and `front` are stepped by hand; `driver` makes a run with them.
 //! - `asks` and `rooms` are the front's acts in a run, `peers` and `records` those of devices.

@@ -3,11 +3,11 @@
 //!
 //! There are two kinds of short-lived entries, and one that stays:
 //! - `PREFIXt:HASH`: the holder of a token, as the store answered, with the generation of its
-//! device then;
+//!   device then;
 //! - `PREFIXg:SERIAL`: the newest known generation of a device. It only rises, and lives twice as
-//! long;
+//!   long;
 //! - `PREFIXe`: the epoch, a random text that a gateway draws if it is missing. A Redis that was
-//! emptied gets another epoch.
+//!   emptied gets another epoch.
 //!
 //! An entry of the first kind counts only if no entry of the second kind is newer. A change that
 //! ends tokens raises the second kind after the store has answered and before the caller gets its

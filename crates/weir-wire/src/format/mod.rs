@@ -66,11 +66,11 @@ pub struct Tail {
 /// have `epoch`; it is 0 if the messages have no topic.
 /// - [`Format::Stream`]: a copy.
 /// - [`Format::WsProtobuf`] and [`Format::WsJson`]: one WebSocket message each, in one frame. After
-/// a `Goodbye` comes a Close frame with its code and reason.
+///   a `Goodbye` comes a Close frame with its code and reason.
 /// - [`Format::Sse`]: one event each; for a `Batch` one event for each of its messages. An event
-/// has an `id` if it has a position: a message by `epoch` and its offset, `Subscribed` and
-/// `Unsubscribed` by the position in them. Of messages in a row only the last one has an `id`.
-/// `Pong` and `Published` produce no event, because such a client cannot have sent the requests.
+///   has an `id` if it has a position: a message by `epoch` and its offset, `Subscribed` and
+///   `Unsubscribed` by the position in them. Of messages in a row only the last one has an `id`.
+///   `Pong` and `Published` produce no event, because such a client cannot have sent the requests.
 ///
 /// Errors: a frame that is invalid, or holds no message, is a fault of the caller. Debug builds
 /// assert; other builds leave the message out.

@@ -114,8 +114,7 @@ pub trait Word: Copy + Debug + 'static {
     fn word(self) -> &'static str;
 }
 
-/// Implements [`Word`](crate::keys::Word) for enums that [`named_enum!`](crate::keys::named_enum)
-/// has defined.
+/// Implements [`Word`] for enums that [`named_enum!`](crate::keys::named_enum) has defined.
 #[macro_export]
 macro_rules! config_words {
     ($($enum:ty),+ $(,)?) => {$(
