@@ -1,4 +1,5 @@
-//! What a request over HTTP takes from the allocator: alone in its process, with an allocator that counts.
+//! The allocations of a request over HTTP. The test is alone in its process, with an allocator that
+//! counts.
 
 #[expect(dead_code, reason = "this test needs a part of it only")]
 mod common;
@@ -18,15 +19,16 @@ use weir::{Right, ServiceConfig};
 static ALLOCATOR: Counting = Counting;
 
 const REQUESTS: usize = 10_000;
-/// What a publish takes: one for the future that answers it, one for the channel that hyper hands the body over in, one for
-/// the body, two for the frame and its message, two for the headers of the answer, and one for its document.
+/// The allocations of a publish: one for the future that answers it, one for hyper's channel of the
+/// body, one for the body, two for the frame and its message, two for the headers of the answer,
+/// and one for its document.
 const BY_PUBLISH: usize = 8;
 
 /// The tests count with one counter, so one of them runs at a time.
 static ALONE: Mutex<()> = Mutex::const_new(());
 
-/// Counts what the gateway allocates for requests that a client makes one after the other, but for the first thousand.
-/// The ticks of the gateway, which are few, are counted too.
+/// Counts the gateway's allocations for requests that a client makes one after the other, without
+/// the first thousand. It counts the few ticks of the gateway too.
 async fn allocations(mut ask: impl FnMut() + Send + 'static) -> usize {
     let count = tokio::task::spawn_blocking(move || {
         IS_CLIENT.set(true);

@@ -24,8 +24,9 @@ pub enum FromServer<'a> {
 
 /// `Push`, borrowed.
 ///
-/// Shape: the default has no content and no numbers. Code that needs some fields only takes the others from it
-/// (`Push { topic, payload, ..Push::default() }`), so a new field concerns only the code that uses it.
+/// Shape: the default has no content and no numbers. Code that needs only some fields takes the
+/// others from it (`Push { topic, payload, ..Push::default() }`), so a new field concerns only the
+/// code that uses it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Push<'a> {
     /// Topic name; empty for a message to a device or to all.

@@ -226,7 +226,8 @@ mod tests {
         let vip = Grant::of_device(&["vip".to_owned(), "eu".to_owned()]);
         let hears = Grant::of_service(&[Right::Subscribe, Right::Events]);
         let speaks = Grant::of_service(&[Right::Publish]);
-        // Class; then anonymous, labelled device, hearing and speaking service, each subscribing and publishing.
+        // Class; then anonymous, labelled device, hearing and speaking service, each subscribing
+        // and publishing.
         for (class, own, expected) in [
             (&[][..], true, [false; 8]),
             (&["devices"], true, [true, true, true, true, false, false, false, false]),

@@ -119,8 +119,8 @@ mod tests {
 
     use super::*;
 
-    /// Fails when a mailbox that messages of low priority have filled has no credit for higher ones, or one that devices
-    /// have filled none for backends.
+    /// Fails when a mailbox full of messages of low priority has no credit for higher ones, or a
+    /// mailbox that devices have filled has none for backends.
     #[test]
     fn higher_messages_find_credits_in_a_lane_that_lower_ones_fill() {
         let (mailbox, _detached) = Detached::mailbox(16, 1);

@@ -219,7 +219,8 @@ fn tell_readiness(
 
 /// Errors of one listener that cannot accept: how long it pauses, and when it logs them.
 ///
-/// Limits: a pause begins with [`PAUSE_MIN`] and doubles up to [`PAUSE_MAX`]. One line is logged in [`LOG_INTERVAL`].
+/// Limits: a pause begins with [`PAUSE_MIN`] and doubles up to [`PAUSE_MAX`]. One line is logged in
+/// [`LOG_INTERVAL`].
 pub(crate) struct AcceptTrouble {
     /// The listener's address.
     addr: Option<SocketAddr>,
@@ -239,8 +240,9 @@ impl AcceptTrouble {
         mem::replace(&mut self.pause, PAUSE_MIN) != PAUSE_MIN
     }
 
-    /// Logs the error and pauses. Out of descriptors or memory, the connection stays in the backlog, and accepting would
-    /// fail again at once: the growing pause keeps the thread from spinning.
+    /// Logs the error and pauses. Without a descriptor or memory for it, the connection stays in
+    /// the backlog, and the next accept would fail at once: the growing pause keeps the thread from
+    /// spinning.
     pub(crate) async fn meet(&mut self, kind: AcceptError, error: &io::Error) {
         self.unlogged += 1;
         let now = Instant::now();

@@ -10,8 +10,9 @@ use weir_wire::{ProstMessage, frame};
 
 use super::*;
 
-/// Hellos that ask for one topic many times over: each one but the first is a count that has to come back, with a
-/// credit that returns only then. With room for few of either, jobs and reports wait for each other all the time.
+/// Each `Hello` names one topic many times. Each time but the first makes a count that has to come
+/// back, and a credit returns only with it. There is room for few of either, so jobs and reports
+/// wait for each other all the time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn credits_and_reports_never_wait_for_each_other() {
     const DEVICES: usize = 30;

@@ -22,7 +22,8 @@ pub(super) struct Noted {
     referer: Option<HeaderValue>,
 }
 
-/// The device or service whose token a request has shown: an extension of its answer, where there is an access log.
+/// The device or service whose token a request has shown. It is an extension of the answer, if
+/// there is an access log.
 #[derive(Debug, Clone)]
 pub(crate) struct Asker(pub(crate) Box<str>);
 

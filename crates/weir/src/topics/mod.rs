@@ -44,7 +44,8 @@ use tick::{Tick, Ticker};
 
 /// All topics.
 ///
-/// Shape: name → topic in [`STRIPES`] hash tables, each behind a lock of its own; id → topic in chunks.
+/// Shape: name → topic in [`STRIPES`] hash tables, each behind a lock of its own; id → topic in
+/// chunks.
 /// Limits: at most `topics_max` topics, including ended topics whose id is not free yet. At most
 /// half of them may have no subscribers. Otherwise a publisher that always uses new names would
 /// leave no topics for subscribers.

@@ -109,7 +109,8 @@ impl Front {
         Front { handle }
     }
 
-    /// Whose a token is. Nobody comes without one: a datagram's source proves nothing, on loopback neither.
+    /// The owner of a token. A datagram without a token is refused: its source proves nothing, not
+    /// even on loopback.
     async fn requester(&self, token: &str, source: IpAddr) -> Result<Requester, DatagramRefusal> {
         if token.is_empty() {
             return Err(DatagramRefusal::unauthorized());

@@ -1,21 +1,21 @@
-//! An allocator that counts how often it is asked.
+//! An allocator that counts its calls.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The system's, and how often it was asked by threads that are counted.
+/// The system's allocator. It counts the allocations of all threads except the client's.
 pub(crate) struct Counting;
 
 pub(crate) static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    /// The client's thread, which is not.
+    /// Whether this is the client's thread, which is not counted.
     pub(crate) static IS_CLIENT: Cell<bool> = const { Cell::new(false) };
 }
 
 #[expect(unsafe_code, reason = "an allocator is unsafe to write")]
-// SAFETY: each call is handed on to the system's allocator as it came.
+// SAFETY: each call goes to the system's allocator with its arguments unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if !IS_CLIENT.get() {

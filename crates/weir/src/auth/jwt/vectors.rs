@@ -1,4 +1,5 @@
-//! Tokens and keys made by another implementation (Python's `cryptography`), good until the year 2100.
+//! Tokens and keys made by another implementation (Python's `cryptography`), valid until the year
+//! 2100.
 
 pub(super) const RSA_KEY: &str = "-----BEGIN PUBLIC KEY-----\n\
 MIIBIjANBgkqhkiG9w0BAQEFAAOCAQ8AMIIBCgKCAQEA0o1FVmcqd0W/qcxqXWj8\n\

@@ -109,7 +109,8 @@ fn what_is_no_header_is_refused() {
     check_refused(b"PROXY TCP4 2001:db8::7 2001:db8::1 4660 7070\r\n");
     check_refused(b"PROXY TCP4 192.0.2.7 192.0.2.1 4660 7070 more\r\n");
     check_refused(b"PROXY \r\n");
-    // Version 2: another version, another command, an unknown family, addresses cut short, datagrams.
+    // Version 2: another version, another command, an unknown family, addresses cut short,
+    // datagrams.
     check_refused(&v2(0x11, 0x11, &v4_addresses()));
     check_refused(&v2(0x22, 0x11, &v4_addresses()));
     check_refused(&v2(V2_PROXY, 0x41, &v4_addresses()));

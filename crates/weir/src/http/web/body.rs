@@ -122,8 +122,8 @@ impl Room {
         }
     }
 
-    /// Takes a body that is whole with its first piece, as most short ones are. It does not grow, so it is not entered.
-    /// `None`: there is no room, or the piece is a trailer.
+    /// Takes a body that is whole with its first piece, as most short bodies are. It does not grow,
+    /// so it is not entered. `None`: there is no room, or the piece is a trailer.
     fn take_whole(&self, piece: &Frame<Bytes>) -> Option<Whole<'_>> {
         let data = piece.data_ref()?;
         let permit = self.kibibytes.try_acquire_many(kibibytes(data.len())).ok()?;
@@ -259,7 +259,8 @@ impl Growing {
 }
 
 impl Announced {
-    /// Errors: the body is not as long as announced. Over HTTP/2 a stream that is reset without an error ends like this.
+    /// Errors: the body is not as long as announced. Over HTTP/2, a body ends so if its stream is
+    /// reset without an error.
     fn check(self, whole: Whole<'_>) -> Result<Whole<'_>, Problem> {
         match self.0 {
             Some(announced) if announced != whole.bytes.len() => Err(broken()),

@@ -41,22 +41,23 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
     }
 }
 
-/// Parses a JSON object; an error names the field by its path, where it is known.
+/// Parses a JSON object. An error names the path of the field, if it is known.
 ///
-/// Cost: what is not well formed is parsed twice. Only then are paths noted, which takes an allocation for each name.
+/// Cost: a wrong body is parsed twice. Only the second pass notes paths, which takes an allocation
+/// for each name.
 pub(crate) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {
     let parsed = serde_json::from_slice(body).map(|Object(value)| value);
-    // Where the object is well formed, something stands behind it.
+    // If the second pass finds no fault in the object, there is something behind it.
     let behind = |error: serde_json::Error| Problem::new(Kind::InvalidRequest, error.to_string());
     parsed.map_err(|error| fault::<T>(body).unwrap_or_else(|| behind(error)))
 }
 
-/// What is wrong with the object, and where; `None`: nothing is.
+/// The fault in the object, with its path; `None`: the object has no fault.
 fn fault<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Option<Problem> {
     let mut input = serde_json::Deserializer::from_slice(body);
     let error = serde_path_to_error::deserialize::<_, Object<T>>(&mut input).err()?;
     let path = error.path();
-    // A body that is cut off has a path that ends in nothing known.
+    // In a body that is cut off, the path ends in an unknown part.
     let is_known = path.iter().next().is_some()
         && !path.iter().any(|segment| matches!(segment, Segment::Unknown));
     let field = is_known.then(|| path.to_string());

@@ -26,10 +26,10 @@ pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Reply {
     }
 }
 
-/// The document.
+/// Writes `value` as a JSON document.
 ///
-/// Cost: one block of its own length, where it is short: a block that is longer would need a second one, which tells its
-/// length.
+/// Cost: a short document takes one block of exactly its length. A longer block would need a second
+/// one, which holds the length.
 fn written(value: &impl Serialize) -> serde_json::Result<Bytes> {
     let mut short = [0; SHORT_BYTES];
     let mut rest = &mut short[..];

@@ -71,7 +71,8 @@ struct Stripe {
 struct Entry {
     source: Source,
     connections: u32,
-    /// The bucket of connects as the time at which it will be full (the "theoretical arrival time" of GCRA).
+    /// The bucket of connects, as the time at which it will be full (the "theoretical arrival time"
+    /// of GCRA).
     full_at: u64,
 }
 

@@ -4,7 +4,8 @@ use std::io::Cursor;
 
 use super::*;
 
-/// Each row as `line serial/key label=value…`, each bad one as `line field: detail`, and the error that ended it.
+/// Each row as `line serial/key label=value…`, each bad row as `line field: detail`, and the error
+/// that ended the import.
 fn read(text: &[u8], format: RowFormat) -> Vec<String> {
     let mut rows = match Rows::new(Cursor::new(text), format) {
         Ok(rows) => rows,

@@ -138,7 +138,8 @@ pub(super) fn resume(
     true
 }
 
-/// Gives a connection the next part that its shard has asked for; `false`: there is none, or no credit.
+/// Gives a connection the next part that its shard has asked for; `false`: there is none, or no
+/// credit.
 pub(super) fn resume_next(router: &Router, told: &Told) -> bool {
     let Some((conn, topic, part)) = lock(&told.asked).pop_front() else { return false };
     let Some(credit) = router.mailboxes[conn.shard()].try_credit(CreditKind::Control) else {
@@ -189,7 +190,7 @@ pub(super) fn pushes(mut frames: &[u8]) -> Vec<(String, u64, String)> {
 }
 
 impl Shard {
-    /// Carries out one command; `false` if there is none. Each count that goes down is told to `left`.
+    /// Carries out one command; `false` if there is none. Tells `left` each count that goes down.
     pub(super) fn step(&mut self, router: &Router, mut left: impl FnMut(&str)) -> bool {
         let Some(command) = self.mailbox.pop() else { return false };
         let kind = command.credit_kind();
