@@ -253,17 +253,17 @@ fn words_and_lists_of_the_wrong_kind_are_said_one_by_one() {
         (
             "publish = \"devices\"",
             "11: CLASS.publish = \"devices\": allowed is a list of \"devices\", \"services\" and \"label:NAME\", \
-             labels that tokens have",
+             labels that a token carries",
         ),
         (
             "publish = [\"services\", \"device\"]",
             "1: CLASS.publish = [\"services\", \"device\"]: allowed is a list of \"devices\", \"services\" and \
-             \"label:NAME\", labels that tokens have; did you mean devices?",
+             \"label:NAME\", labels that a token carries; did you mean devices?",
         ),
         (
             "subscribe = [\"label:\"]",
             "1: CLASS.subscribe = [\"label:\"]: allowed is a list of \"devices\", \"services\" and \"label:NAME\", \
-             labels that tokens have",
+             labels that a token carries",
         ),
         ("tik = \"50ms\"", "1: CLASS.tik = \"50ms\": no such key; did you mean tick?"),
         ("wheels = 4", "1: CLASS.wheels = 4: no such key; `weir config reference` lists all"),

@@ -67,7 +67,7 @@ fn who_issues_tokens_may_know_other_labels() {
     let with =
         |label: &str, auth: &str| said(&format!("{{{}{auth}}}", class.replace("LABEL", label)));
     let keys = format!(r#", "auth": {{"jwt": {{"keys": [{}]}}}}"#, key(r#""file": "a.pem""#));
-    assert!(with("vip", "").contains("none of auth.tokens has labels"));
+    assert!(with("vip", "").contains("no token in auth.tokens has labels"));
     assert_eq!(with("vip", &keys), "");
     // A column of imported devices.
     assert_eq!(with("role=driver", ""), "");
