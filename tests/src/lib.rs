@@ -35,4 +35,4 @@ pub use program::{Server, free_port, program, raise_open_files};
 pub use proxy::Proxy;
 pub use s_client::SClient;
 pub use socket::{Socket, Upgrade, close, masked};
-pub use wait::{PATIENCE, now};
+pub use wait::{PATIENCE, now, with_longer_times};
