@@ -3,13 +3,16 @@
 //! One seed again: `WEIR_SIM_SEED=17 cargo test -p weir-engine --test simulation -- --nocapture`. More seeds, or longer
 //! ones: `WEIR_SIM_SEEDS=5000`, `WEIR_SIM_EVENTS=100000`.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use weir_engine::sim::{Failure, Fault, SeededBug, Summary, run_seed};
 use weir_wire::CloseReason;
 
 /// Seeds of the plain test run, and events of each.
-const SEEDS: u64 = 256;
+///
+/// Source: of 48 seeds, 13 found the seeded bug that is hardest to find, `EarlyPosition`; the next one, `EarlySkip`, was
+/// found by 33. So 128 seeds find a bug that is ten times as hard with 97 in 100.
+const SEEDS: u64 = 128;
 const EVENTS: u64 = 10_000;
 
 /// A seeded bug is found within so many seeds.
@@ -98,11 +101,20 @@ fn nothing_is_lost_leaked_or_late_whatever_happens() {
 
 #[test]
 fn seeded_bugs_are_found() {
-    for bug in SeededBug::ALL {
-        let found = (0..SEEDS_TO_FIND).find_map(|seed| run_seed(seed, EVENTS, Some(bug)).err());
-        match found {
-            Some(failure) => println!("{bug:?} is found: {failure}"),
-            None => panic!("{bug:?} is not found in {SEEDS_TO_FIND} seeds"),
+    let next = AtomicUsize::new(0);
+    let find_some = || {
+        while let Some(bug) = SeededBug::ALL.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let found =
+                (0..SEEDS_TO_FIND).find_map(|seed| run_seed(seed, EVENTS, Some(*bug)).err());
+            match found {
+                Some(failure) => println!("{bug:?} is found: {failure}"),
+                None => panic!("{bug:?} is not found in {SEEDS_TO_FIND} seeds"),
+            }
         }
-    }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(find_some);
+        }
+    });
 }
