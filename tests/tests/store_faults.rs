@@ -175,7 +175,7 @@ fn a_removed_store_takes_no_more_and_is_not_begun_anew_in_silence() -> Result<()
     server.signal(Signal::TERM)?;
     server.wait()?;
     let said = refused_start(server.directory())?;
-    assert!(said.contains("devices.db: is not there") && said.contains("--new-store"), "{said}");
+    assert!(said.contains("devices.db: does not exist") && said.contains("--new-store"), "{said}");
     let listed = devices(server.directory(), &["list"])?;
     assert!(!listed.status.success(), "{listed:?}");
 
