@@ -32,7 +32,7 @@ const HELLO_BY_H2: &str = "Hello World - via HTTP/2";
 /// Answers the requests of one connection.
 ///
 /// Cost: for `GET /` and `GET /rest/hello` our code allocates nothing. Each other request allocates
-/// one future.
+/// one future. An activation, and a body that comes in parts, allocate another one.
 pub(super) struct Service {
     connection: Arc<HttpConnection>,
 }
