@@ -1,0 +1,213 @@
+//! The contract that every broker keeps.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use crate::records::{
+    Batch, Claim, ConnectionNumber, History, HistoryQuery, Member, MemberPage, Name, Node,
+    NodeNumber, Position, Reach, Received, Revocation, RevocationId, Revocations, Scope,
+};
+
+/// The answer of a method: it comes in bounded time.
+pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
+
+/// Why a broker did not do what it was asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// It cannot be reached, and the request has not left this node.
+    #[error("the broker cannot be reached: {0}")]
+    Unavailable(String),
+    /// The request has left this node, and no answer came. The broker may have carried it out.
+    #[error("the broker did not answer: {0}")]
+    Uncertain(String),
+    /// Too many requests wait for it.
+    #[error("{waiting} requests wait for the broker, the limit (cluster.waiting_max)")]
+    Overloaded {
+        /// How many wait.
+        waiting: usize,
+    },
+    /// It has answered that it will not do it, for instance because its memory is full.
+    #[error("the broker refuses: {0}")]
+    Refused(String),
+    /// Another cluster uses the same prefix on this broker.
+    #[error("the prefix {prefix:?} belongs to another cluster, {found}; this one is {own}")]
+    OtherCluster {
+        /// `cluster.prefix`.
+        prefix: String,
+        /// The id found there.
+        found: String,
+        /// `cluster.id`.
+        own: String,
+    },
+    /// It holds something that cannot be: it is damaged, or of another version.
+    #[error("the broker holds something that cannot be: {0}")]
+    Damaged(String),
+}
+
+/// Where the messages of a batch stand, in order, and how far they got.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Published {
+    /// The epoch of the topic.
+    pub epoch: u64,
+    /// The offset of each message. Offsets follow each other, except those of messages that were published before
+    /// under the same idempotency key: these keep the old offset, and its epoch if it is another one.
+    pub positions: Vec<Position>,
+    /// How many nodes were subscribed to the topic when the broker accepted the batch.
+    pub nodes: u32,
+}
+
+/// Holds several nodes together.
+///
+/// # Order
+/// The broker gives each message of a topic the next offset, whichever node published it. Two batches of one node and
+/// topic keep their order if the second is published after the first is answered.
+///
+/// # What a node hears
+/// Everything comes through the [`EventHandler`] given when the broker was opened. After [`Broker::join`] has answered, each
+/// message that is then accepted for the topic comes as [`Event::Messages`], until [`Broker::leave`]. It comes at most
+/// once for each subscription, in the order of offsets, unless [`Event::Gap`] names the topic. A broker subscribes again
+/// by itself when it has lost its subscriptions, and then reports a gap for each topic concerned. Between
+/// [`Event::Lost`] and [`Event::Back`] nothing is heard.
+///
+/// # Epochs
+/// An epoch names one unbroken sequence of offsets. When the broker may have lost messages that it had accepted, the
+/// topic gets a new epoch; offsets begin again at 1 or go on. It never uses an offset of one epoch twice.
+///
+/// # Errors and time
+/// Each method ends within the time-out that the broker was opened with, plus the time that its turn takes; what waits is
+/// bounded. After [`Error::Uncertain`] the caller may call again: all methods are idempotent, [`Broker::publish`] by the
+/// batch's id, except [`Broker::to_device`], [`Broker::to_all`] and [`Broker::to_node`], which may then arrive twice.
+///
+/// # Bytes
+/// Payloads are opaque. A broker carries each as it is.
+pub trait Broker: Send + Sync + 'static {
+    /// The name it goes by in metrics and logs.
+    fn name(&self) -> &'static str;
+
+    /// The number of this node, which the broker has leased to it. It changes only with [`Event::Renumbered`].
+    fn number(&self) -> NodeNumber;
+
+    /// Publishes batches, each to one topic: one answer for each batch, in order.
+    ///
+    /// At most one batch of a topic may be on its way at a time from one node; a retry names the same [`Batch::id`] and
+    /// has the same messages. The broker then answers with the first result. Once a later batch of this node was accepted
+    /// for the topic, the broker refuses the older one ([`Error::Refused`]), and publishes nothing: it may come from a
+    /// connection that has broken.
+    fn publish(&self, batches: Vec<Batch>) -> Answer<'_, Vec<Result<Published, Error>>>;
+
+    /// Asks for topics: their messages come as events from here on. To join twice is to join once.
+    fn join(&self, topics: Vec<Name>) -> Answer<'_, ()>;
+
+    /// Ends the interest in topics. Messages on their way may still come.
+    fn leave(&self, topics: Vec<Name>) -> Answer<'_, ()>;
+
+    /// Reads what is kept: one answer for each query, in order. A topic that the broker does not know gets an epoch, as in
+    /// [`Broker::tops`].
+    fn read(&self, queries: Vec<HistoryQuery>) -> Answer<'_, Vec<History>>;
+
+    /// The newest position of each topic, in order, and renews the time for which the broker remembers the topic. A
+    /// topic that the broker does not know gets an epoch, and offset 0.
+    fn tops(&self, topics: Vec<Name>) -> Answer<'_, Vec<Position>>;
+
+    /// Enters connections into their devices' records, and asks for messages to these devices. Of each device the newest
+    /// `connections_per_device_max` stay. The others are evicted: the nodes that hold them hear [`Event::Evicted`]. To
+    /// claim again what was claimed is to renew it. The claims of a node count as long as the node lives.
+    fn claim(&self, claims: Vec<Claim>) -> Answer<'_, ()>;
+
+    /// Takes connections out of their devices' records, and ends the interest in devices that then have none here.
+    fn release(&self, claims: Vec<Claim>) -> Answer<'_, ()>;
+
+    /// Sends to the nodes where the device is connected; how many those are. At most once, without an offset.
+    fn to_device(&self, device: Name, payload: Vec<u8>) -> Answer<'_, u32>;
+
+    /// Sends to all nodes, this one included. At most once, without an offset.
+    fn to_all(&self, payload: Vec<u8>) -> Answer<'_, Reach>;
+
+    /// Sends to one node; `false` if no node with this number listens. At most once.
+    fn to_node(&self, node: NodeNumber, payload: Vec<u8>) -> Answer<'_, bool>;
+
+    /// Tells all nodes that a device is revoked, durably: see [`Broker::revocations`].
+    fn revoke(&self, device: Name) -> Answer<'_, RevocationId>;
+
+    /// What was revoked after that id, oldest first.
+    fn revocations(&self, after: Option<RevocationId>) -> Answer<'_, Revocations>;
+
+    /// Announces this node, and what it tells of itself, for some seconds. Repeated while it lives.
+    fn announce(&self, node: Node) -> Answer<'_, ()>;
+
+    /// The nodes that live, by number.
+    fn nodes(&self) -> Answer<'_, Vec<Node>>;
+
+    /// Takes this node's announcement, claims and presence back: it ends.
+    fn retire(&self) -> Answer<'_, ()>;
+
+    /// Enters members into topics' presence, or renews them.
+    fn enter(&self, members: Vec<(Name, Member)>) -> Answer<'_, ()>;
+
+    /// Takes members out of topics' presence.
+    fn exit(&self, members: Vec<(Name, Member)>) -> Answer<'_, ()>;
+
+    /// The members of a topic on all nodes that live, a page at a time.
+    fn members(
+        &self,
+        topic: Name,
+        after: Option<ConnectionNumber>,
+        limit: usize,
+    ) -> Answer<'_, MemberPage>;
+
+    /// Ends it in order: what was asked is carried out, what is asked afterwards is refused.
+    fn close(&self) -> Answer<'_, ()>;
+}
+
+/// Handles what a broker tells its node.
+pub trait EventHandler: Send + Sync + 'static {
+    /// Handles an event. Called on the broker's own tasks, for one topic in order, and for one device too. It must not wait.
+    fn handle(&self, event: Event);
+}
+
+/// What a broker tells its node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// Messages of a topic, in order: their offsets follow each other.
+    Messages {
+        /// The topic.
+        topic: Name,
+        /// Its epoch.
+        epoch: u64,
+        /// The messages with their offsets.
+        messages: Vec<Received>,
+    },
+    /// Messages may have been missed. The subscription works again.
+    Gap(Scope),
+    /// A message to a device that is connected here.
+    ToDevice {
+        /// The device.
+        device: Name,
+        /// The message.
+        payload: Vec<u8>,
+    },
+    /// A message to all nodes.
+    ToAll(Vec<u8>),
+    /// A message to this node.
+    ToNode(Vec<u8>),
+    /// A device has newer connections than this one, which is to be closed.
+    Evicted {
+        /// The device.
+        device: Name,
+        /// The connection.
+        connection: ConnectionNumber,
+    },
+    /// A device was revoked. After a gap some may be missing: see [`Broker::revocations`].
+    Revoked(Revocation),
+    /// The broker cannot be reached.
+    Lost(String),
+    /// The broker can be reached again, and its subscriptions stand. Gaps have been reported before this.
+    Back {
+        /// How long it was lost.
+        after: Duration,
+    },
+    /// The number of this node was lost: it was away for longer than its lease, and another node may have the number. It
+    /// has a new one.
+    Renumbered(NodeNumber),
+}

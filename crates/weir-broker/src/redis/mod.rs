@@ -1,0 +1,183 @@
+//! The broker that keeps everything in Redis 7: a single server, a primary with replicas, or Redis Cluster.
+//!
+//! | part | does | does not |
+//! |---|---|---|
+//! | `keys` | names keys and channels, and knows their slots | talk to Redis |
+//! | `scripts` | what must happen in Redis at once (Lua) | decide when |
+//! | `dial` | connects: TCP, TLS, user and password | try again |
+//! | `requests` | gathers requests to one Redis node into pipelines | know what they mean |
+//! | `subscriber` | keeps the subscriptions at one Redis node, and tells gaps | know other Redis nodes |
+//! | `discovery`, `servers` | which Redis node has what; follow failovers and moved slots | know topics |
+//! | `client` | opens and closes, bounds what waits | know topics |
+//! | `topics`, `devices`, `nodes`, `presence` | the contract's methods | talk to Redis themselves |
+//!
+//! Commands go through the `redis` crate's multiplexed connections. Subscriptions have connections of their own: see
+//! `subscriber`.
+
+mod backoff;
+mod claimed;
+mod client;
+mod counts;
+mod devices;
+mod dial;
+mod discovery;
+mod health;
+mod keys;
+mod message;
+mod nodes;
+mod options;
+mod presence;
+mod requests;
+mod scripts;
+mod servers;
+mod subscriber;
+mod tls;
+mod topics;
+mod values;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tokio::task::JoinHandle;
+
+use self::client::Client;
+pub use self::counts::BrokerCounts;
+use self::keys::Interest;
+pub use self::options::RedisOptions;
+use crate::contract::{Answer, Broker, Error, EventHandler, Published};
+use crate::records::{
+    Batch, Claim, ConnectionNumber, History, HistoryQuery, Member, MemberPage, Name, Node,
+    NodeNumber, Position, Reach, RevocationId, Revocations,
+};
+
+/// A broker in Redis. Dropped, it ends at once, and its node counts as living for some seconds.
+pub struct RedisBroker {
+    client: Arc<Client>,
+    /// Follows Redis' failovers, and renews what expires.
+    tasks: [JoinHandle<()>; 2],
+}
+
+impl RedisBroker {
+    /// Connects, and joins the cluster.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`]: Redis cannot be reached. [`Error::Refused`]: an option cannot be. [`Error::OtherCluster`].
+    pub async fn open(
+        options: RedisOptions,
+        handler: Arc<dyn EventHandler>,
+    ) -> Result<RedisBroker, Error> {
+        let client = Arc::new(Client::open(options, handler).await?);
+        let (watching, renewing) = (client.clone(), client.clone());
+        let watching = tokio::spawn(async move { watching.servers.watch().await });
+        let renewing = tokio::spawn(async move { renewing.renew().await });
+        let broker = RedisBroker { client, tasks: [watching, renewing] };
+        broker.client.begin().await?;
+        Ok(broker)
+    }
+
+    /// What it has counted so far.
+    pub fn counts(&self) -> BrokerCounts {
+        self.client.context.counts.read()
+    }
+}
+
+impl Broker for RedisBroker {
+    fn name(&self) -> &'static str {
+        "redis"
+    }
+
+    fn number(&self) -> NodeNumber {
+        NodeNumber(self.client.context.number.load(Ordering::Relaxed))
+    }
+
+    fn publish(&self, batches: Vec<Batch>) -> Answer<'_, Vec<Result<Published, Error>>> {
+        Box::pin(async { Ok(self.client.publish_all(batches).await) })
+    }
+
+    fn join(&self, topics: Vec<Name>) -> Answer<'_, ()> {
+        Box::pin(self.client.join_all(topics.into_iter().map(Interest::Topic).collect()))
+    }
+
+    fn leave(&self, topics: Vec<Name>) -> Answer<'_, ()> {
+        Box::pin(self.client.leave_all(topics.into_iter().map(Interest::Topic).collect()))
+    }
+
+    fn read(&self, queries: Vec<HistoryQuery>) -> Answer<'_, Vec<History>> {
+        Box::pin(self.client.read_all(queries))
+    }
+
+    fn tops(&self, topics: Vec<Name>) -> Answer<'_, Vec<Position>> {
+        Box::pin(self.client.all_tops(topics))
+    }
+
+    fn claim(&self, claims: Vec<Claim>) -> Answer<'_, ()> {
+        Box::pin(self.client.claim_all(claims))
+    }
+
+    fn release(&self, claims: Vec<Claim>) -> Answer<'_, ()> {
+        Box::pin(self.client.release_all(claims))
+    }
+
+    fn to_device(&self, device: Name, payload: Vec<u8>) -> Answer<'_, u32> {
+        Box::pin(async move { self.client.send_to_device(device, &payload).await })
+    }
+
+    fn to_all(&self, payload: Vec<u8>) -> Answer<'_, Reach> {
+        Box::pin(async move { self.client.send_to_all(&payload).await })
+    }
+
+    fn to_node(&self, node: NodeNumber, payload: Vec<u8>) -> Answer<'_, bool> {
+        Box::pin(async move { self.client.send_to_node(node, &payload).await })
+    }
+
+    fn revoke(&self, device: Name) -> Answer<'_, RevocationId> {
+        Box::pin(self.client.revoke_device(device))
+    }
+
+    fn revocations(&self, after: Option<RevocationId>) -> Answer<'_, Revocations> {
+        Box::pin(self.client.read_revocations(after))
+    }
+
+    fn announce(&self, node: Node) -> Answer<'_, ()> {
+        Box::pin(self.client.announce_as(Some(node)))
+    }
+
+    fn nodes(&self) -> Answer<'_, Vec<Node>> {
+        Box::pin(self.client.list_nodes())
+    }
+
+    fn retire(&self) -> Answer<'_, ()> {
+        Box::pin(self.client.retire_all())
+    }
+
+    fn enter(&self, members: Vec<(Name, Member)>) -> Answer<'_, ()> {
+        Box::pin(self.client.change_presence(members, true))
+    }
+
+    fn exit(&self, members: Vec<(Name, Member)>) -> Answer<'_, ()> {
+        Box::pin(self.client.change_presence(members, false))
+    }
+
+    fn members(
+        &self,
+        topic: Name,
+        after: Option<ConnectionNumber>,
+        limit: usize,
+    ) -> Answer<'_, MemberPage> {
+        Box::pin(self.client.list_members(topic, after, limit))
+    }
+
+    fn close(&self) -> Answer<'_, ()> {
+        Box::pin(async {
+            self.client.close().await;
+            self.tasks.iter().for_each(JoinHandle::abort);
+            Ok(())
+        })
+    }
+}
+
+impl Drop for RedisBroker {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}

@@ -1,0 +1,199 @@
+//! Nodes in Redis: numbers, announcements, and revocations.
+
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use redis::Value;
+use tokio::time::Instant;
+
+use super::client::Client;
+use super::keys::Interest;
+use super::message::stream_id;
+use super::scripts::{ANNOUNCE, NODES, RETIRE, REVOCATIONS, REVOKE};
+use super::values::{array, damaged, int, text};
+use crate::contract::{Error, Event};
+use crate::records::{Name, Node, NodeNumber, Revocation, RevocationId, Revocations};
+
+impl Client {
+    /// Announces this node, and keeps its number or leases one.
+    pub(super) async fn announce_as(&self, node: Option<Node>) -> Result<(), Error> {
+        let (_permit, until) = self.admit(1)?;
+        let asked = Instant::now();
+        let number = self.context.number.load(Ordering::Relaxed);
+        let lease_ends = *self.lease_ends.lock().unwrap_or_else(PoisonError::into_inner);
+        // By this node's own clock, as Redis may have forgotten it.
+        let kept = if lease_ends.is_some_and(|end| asked < end) { number } else { 0 };
+        let shared = self.keys.shared();
+        let keys = ['k', 'o', 'w', 'h'].map(|kind| shared.key(kind));
+        let mut command = ANNOUNCE.run(keys.iter());
+        command
+            .arg(&self.cluster)
+            .arg(&self.context.instance)
+            .arg(self.node_kept.as_millis().to_string())
+            .arg(LEASE.as_millis().to_string())
+            .arg(kept)
+            .arg(rand::random_range(1..NUMBERS))
+            .arg(node.map(|node| written(&node)).unwrap_or_default());
+        let answer = self.run_one(shared.slot, command, until).await?;
+        let Value::Int(leased) = answer else {
+            let found = text(&answer).map_err(damaged)?.to_owned();
+            let (prefix, own) = (self.prefix.clone(), self.cluster.clone());
+            return Err(Error::OtherCluster { prefix, found, own });
+        };
+        let leased = u16::try_from(leased).map_err(|error| damaged(error.to_string()))?;
+        if leased == 0 {
+            return Err(Error::Refused(format!("all {} numbers of nodes are taken", NUMBERS - 1)));
+        }
+        *self.lease_ends.lock().unwrap_or_else(PoisonError::into_inner) = Some(asked + LEASE);
+        if leased != number {
+            self.context.number.store(leased, Ordering::Relaxed);
+            if number != 0 {
+                self.context.handler.handle(Event::Renumbered(NodeNumber(leased)));
+                self.servers.leave(vec![Interest::Node(NodeNumber(number))], until).await?;
+            }
+            let own = vec![Interest::Node(NodeNumber(leased))];
+            self.servers.join(own, until, None::<()>).await?;
+        }
+        Ok(())
+    }
+
+    /// The nodes that live, with what they tell of themselves.
+    async fn listed(&self, until: Instant) -> Result<Vec<(String, Option<Node>)>, Error> {
+        let shared = self.keys.shared();
+        let keys = ['w', 'h'].map(|kind| shared.key(kind));
+        let answer = self.run_one(shared.slot, NODES.run(keys.iter()), until).await?;
+        let listed = read_nodes(&answer).map_err(damaged)?;
+        let lived = listed.iter().map(|(node, _)| node.clone()).collect();
+        *self.lived.lock().unwrap_or_else(PoisonError::into_inner) = lived;
+        Ok(listed)
+    }
+
+    /// The nodes that live.
+    pub(super) async fn living(&self, until: Instant) -> Result<Vec<String>, Error> {
+        Ok(self.listed(until).await?.into_iter().map(|(node, _)| node).collect())
+    }
+
+    /// The nodes that lived when last looked at.
+    pub(super) fn lived(&self) -> Vec<String> {
+        self.lived.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) async fn list_nodes(&self) -> Result<Vec<Node>, Error> {
+        let (_permit, until) = self.admit(1)?;
+        let listed = self.listed(until).await?;
+        let mut nodes: Vec<_> = listed.into_iter().filter_map(|(_, node)| node).collect();
+        nodes.sort_by_key(|node| node.number);
+        Ok(nodes)
+    }
+
+    pub(super) async fn retire_all(&self) -> Result<(), Error> {
+        self.unclaim_all().await?;
+        self.exit_all().await?;
+        let (_permit, until) = self.admit(1)?;
+        let shared = self.keys.shared();
+        let keys = ['w', 'h', 'o'].map(|kind| shared.key(kind));
+        let mut command = RETIRE.run(keys.iter());
+        command.arg(&self.context.instance).arg(self.context.number.load(Ordering::Relaxed));
+        self.run_one(shared.slot, command, until).await.map(drop)
+    }
+
+    pub(super) async fn revoke_device(&self, device: Name) -> Result<RevocationId, Error> {
+        let (_permit, until) = self.admit(1)?;
+        let shared = self.keys.shared();
+        let keys = ['b', 'v'].map(|kind| shared.key(kind));
+        let mut command = REVOKE.run(keys.iter());
+        command.arg(shared.key('r')).arg(&*device).arg(REVOCATIONS_KEPT.as_millis().to_string());
+        let answer = self.run_one(shared.slot, command, until).await?;
+        revocation_id(&answer).map_err(damaged)
+    }
+
+    pub(super) async fn read_revocations(
+        &self,
+        after: Option<RevocationId>,
+    ) -> Result<Revocations, Error> {
+        let (_permit, until) = self.admit(1)?;
+        let shared = self.keys.shared();
+        let keys = ['b', 'v'].map(|kind| shared.key(kind));
+        let mut command = REVOCATIONS.run(keys.iter());
+        command
+            .arg(after.map(|id| format!("{}-{}", id.0, id.1)).unwrap_or_default())
+            .arg(Revocations::PAGE)
+            .arg(REVOCATIONS_KEPT.as_millis().to_string());
+        let answer = self.run_one(shared.slot, command, until).await?;
+        read_page(&answer).map_err(damaged)
+    }
+}
+
+/// What a node tells of itself, as Redis keeps it: number, last revocation, name; the rest is free text.
+fn written(node: &Node) -> String {
+    let revoked_to = node.revoked_to.as_ref().map(|id| format!("{}-{}", id.0, id.1));
+    let name = node.name.replace('\n', " ");
+    format!("{}\n{}\n{name}\n{}", node.number.0, revoked_to.unwrap_or_default(), node.about)
+}
+
+fn read_node(written: &str) -> Result<Option<Node>, String> {
+    let mut lines = written.splitn(4, '\n');
+    let parts = [lines.next(), lines.next(), lines.next(), lines.next()];
+    let [Some(number), Some(revoked_to), Some(name), Some(about)] = parts else {
+        // It has not told anything yet.
+        return if written.is_empty() { Ok(None) } else { Err("a node is cut".to_owned()) };
+    };
+    let number = number.parse().map_err(|_| format!("{number:?} is no number of a node"))?;
+    Ok(Some(Node {
+        number: NodeNumber(number),
+        name: name.to_owned(),
+        revoked_to: stream_id(revoked_to).map(|(first, second)| RevocationId(first, second)),
+        about: about.to_owned(),
+    }))
+}
+
+fn read_nodes(answer: &Value) -> Result<Vec<(String, Option<Node>)>, String> {
+    let read = |pair: &[Value]| match pair {
+        [node, written] => Ok((text(node)?.to_owned(), read_node(text(written)?)?)),
+        _ => Err("a node is cut".to_owned()),
+    };
+    array(answer)?.chunks(2).map(read).collect()
+}
+
+fn revocation_id(value: &Value) -> Result<RevocationId, String> {
+    let id = text(value)?;
+    let id = stream_id(id).ok_or_else(|| format!("{id:?} is no id of a revocation"))?;
+    Ok(RevocationId(id.0, id.1))
+}
+
+fn read_page(answer: &Value) -> Result<Revocations, String> {
+    let [is_complete, revoked @ ..] = array(answer)? else {
+        return Err("a page is cut".to_owned());
+    };
+    let read = |pair: &[Value]| match pair {
+        [id, device] => Ok(Revocation { id: revocation_id(id)?, device: text(device)?.into() }),
+        _ => Err("a revocation is cut".to_owned()),
+    };
+    let revoked = revoked.chunks(2).map(read).collect::<Result<_, _>>()?;
+    Ok(Revocations { revoked, is_complete: int(is_complete)? == 1 })
+}
+
+/// For how long a node has its number.
+const LEASE: Duration = Duration::from_secs(86_400);
+/// Numbers have 10 bits, and 0 is none.
+const NUMBERS: u16 = 1 << 10;
+/// For how long revocations are kept.
+const REVOCATIONS_KEPT: Duration = Duration::from_secs(86_400);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_node_tells_comes_back() {
+        for revoked_to in [None, Some(RevocationId(17, 3))] {
+            let (name, about) = ("a b".to_owned(), "{\n}\n".to_owned());
+            let node = Node { number: NodeNumber(1023), name, revoked_to, about };
+            assert_eq!(read_node(&written(&node)), Ok(Some(node)));
+        }
+        assert_eq!(read_node(""), Ok(None));
+        assert!(read_node("1\n\nname").is_err());
+        assert!(read_node("x\n\nname\n").is_err());
+    }
+}

@@ -1,0 +1,89 @@
+//! The broker in memory keeps every promise on a paused clock, and those about races on real threads.
+
+use std::sync::Arc;
+
+use weir_broker::conformance::Cluster;
+use weir_broker::memory::{Memory, MemoryOptions, NewEpoch, NodeOptions};
+use weir_broker::{Answer, Broker, EventHandler, Scope};
+
+struct Nodes(Memory);
+
+impl Cluster for Nodes {
+    fn open<'a>(
+        &'a self,
+        name: &'a str,
+        connections_per_device_max: usize,
+        handler: Arc<dyn EventHandler>,
+    ) -> Answer<'a, Arc<dyn Broker>> {
+        let options = NodeOptions { connections_per_device_max, ..NodeOptions::default() };
+        let node = self.0.node(name, options, handler);
+        Box::pin(async { Ok(node) })
+    }
+
+    fn break_connections(&self) -> Answer<'_, ()> {
+        self.0.set_reachable(false);
+        self.0.set_reachable(true);
+        Box::pin(async { Ok(()) })
+    }
+
+    fn fail_over(&self, lost_max: u64) -> Answer<'_, ()> {
+        self.0.fail_over(lost_max, NewEpoch::GoesOn);
+        Box::pin(async { Ok(()) })
+    }
+}
+
+/// Loses subscriptions alone, and begins offsets again after a failover.
+struct Others(Nodes);
+
+impl Cluster for Others {
+    fn open<'a>(
+        &'a self,
+        name: &'a str,
+        connections_per_device_max: usize,
+        handler: Arc<dyn EventHandler>,
+    ) -> Answer<'a, Arc<dyn Broker>> {
+        self.0.open(name, connections_per_device_max, handler)
+    }
+
+    fn break_connections(&self) -> Answer<'_, ()> {
+        for name in ["one", "two"] {
+            self.0.0.lose_subscriptions(name, &Scope::All);
+        }
+        Box::pin(async { Ok(()) })
+    }
+
+    fn fail_over(&self, lost_max: u64) -> Answer<'_, ()> {
+        self.0.0.fail_over(lost_max, NewEpoch::BeginsAgain);
+        Box::pin(async { Ok(()) })
+    }
+}
+
+async fn make() -> Arc<dyn Cluster> {
+    Arc::new(Nodes(Memory::new(&MemoryOptions::default())))
+}
+
+async fn make_other() -> Arc<dyn Cluster> {
+    Arc::new(Others(Nodes(Memory::new(&MemoryOptions::default()))))
+}
+
+mod on_a_paused_clock {
+    weir_broker::conformance!(super::make, on a paused clock);
+}
+
+mod with_other_failures {
+    weir_broker::conformance!(super::make_other, on a paused clock);
+}
+
+mod on_threads {
+    weir_broker::conformance! {
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        super::make:
+        a_topic_has_one_order
+        a_joined_node_misses_nothing
+        racing_claims_leave_the_newest
+        revocations_are_read_in_pages
+        broken_connections_come_back
+        nothing_is_missed_without_notice
+        a_node_closes_in_order
+    }
+}

@@ -1,0 +1,9 @@
+//! The Redis broker on real Redis servers.
+
+mod cluster;
+mod common;
+mod conformance;
+mod failover;
+mod nodes;
+mod security;
+mod topics;

@@ -1,0 +1,266 @@
+//! Devices, nodes, revocations and presence.
+
+use std::sync::Arc;
+
+use crate::common::{Heard, node, node_with};
+use tokio::time::Duration;
+use weir_broker::{
+    Broker, Claim, ConnectionNumber, Error, Event, Member, Node, NodeNumber, Reach, RedisBroker,
+    RedisOptions, Revocation, Scope,
+};
+use weir_tests::Redis;
+
+fn claim(device: &str, connection: u64, age_ms: u64) -> Claim {
+    let (connection, age) = (ConnectionNumber(connection), Duration::from_millis(age_ms));
+    Claim { device: device.into(), connection, age }
+}
+
+fn evicted(device: &str, connection: u64) -> Event {
+    Event::Evicted { device: device.into(), connection: ConnectionNumber(connection) }
+}
+
+fn told(broker: &RedisBroker, name: &str) -> Node {
+    let about = "{\"version\":\n1}".to_owned();
+    Node { number: broker.number(), name: name.to_owned(), revoked_to: None, about }
+}
+
+async fn sync(from: &RedisBroker, to: &RedisBroker, heard: &Heard) -> Vec<Event> {
+    assert_eq!(from.to_node(to.number(), b"sync".to_vec()).await, Ok(true));
+    let mut events = heard.take(|event| *event == Event::ToNode(b"sync".to_vec())).await;
+    events.pop();
+    events
+}
+
+#[tokio::test]
+async fn the_newest_connections_of_a_device_stay() {
+    let redis = Redis::start().expect("a Redis");
+    let (one, heard_one) = node(&redis.url(), "one").await;
+    let (two, heard_two) = node(&redis.url(), "two").await;
+    one.claim(vec![claim("d", 1, 5000), claim("e", 2, 0)]).await.expect("claimed");
+    two.claim(vec![claim("d", 3, 1000)]).await.expect("claimed");
+    heard_one.take(|event| *event == evicted("d", 1)).await;
+    // An older one that claims late gives way at once.
+    one.claim(vec![claim("d", 4, 60_000)]).await.expect("claimed");
+    heard_one.take(|event| *event == evicted("d", 4)).await;
+    // Claimed again, the newest stays.
+    two.claim(vec![claim("d", 3, 2000)]).await.expect("claimed");
+    assert_eq!(sync(&one, &two, &heard_two).await, []);
+
+    assert_eq!(one.to_device("d".into(), b"m".to_vec()).await, Ok(2));
+    let message = Event::ToDevice { device: "d".into(), payload: b"m".to_vec() };
+    heard_two.take(|event| *event == message).await;
+    heard_one.take(|event| *event == message).await;
+    one.release(vec![claim("d", 1, 0), claim("d", 4, 0)]).await.expect("released");
+    assert_eq!(one.to_device("d".into(), b"m".to_vec()).await, Ok(1));
+    two.release(vec![claim("d", 3, 0)]).await.expect("released");
+    assert_eq!(one.to_device("d".into(), b"m".to_vec()).await, Ok(0));
+    assert_eq!(redis.command("EXISTS weir:{11298}l:d").expect("an answer"), ":0\r\n");
+    assert_eq!(sync(&two, &one, &heard_one).await, []);
+}
+
+#[tokio::test]
+async fn claims_of_a_node_that_has_ended_do_not_count() {
+    let redis = Redis::start().expect("a Redis");
+    let options = |name: &str| {
+        let mut options = RedisOptions::new(&redis.url(), "test", name);
+        options.connections_per_device_max = 2;
+        options.node_kept = Duration::from_secs(1);
+        options
+    };
+    let (one, heard) = node_with(options("one")).await;
+    let (two, _) = node_with(options("two")).await;
+    one.claim(vec![claim("d", 1, 9000)]).await.expect("claimed");
+    two.claim(vec![claim("d", 2, 100)]).await.expect("claimed");
+    // As at a kill.
+    drop(two);
+    loop {
+        one.announce(told(&one, "one")).await.expect("announced");
+        let reach = one.to_all(Vec::new()).await.expect("sent");
+        assert_eq!(reach.reached, 1);
+        if reach.live == 1 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    one.claim(vec![claim("d", 3, 0)]).await.expect("claimed");
+    let (three, _) = node_with(options("three")).await;
+    // A node that began just now counts, announced or not.
+    three.claim(vec![claim("d", 4, 0)]).await.expect("claimed");
+    let events = heard.take(|event| matches!(event, Event::Evicted { .. })).await;
+    assert_eq!(events.last(), Some(&evicted("d", 1)));
+}
+
+#[tokio::test]
+async fn two_nodes_race_for_one_device() {
+    let redis = Redis::start().expect("a Redis");
+    let (one, heard_one) = node(&redis.url(), "one").await;
+    let (two, heard_two) = node(&redis.url(), "two").await;
+    for round in 0..300 {
+        let device = format!("d{round}");
+        let (first, second) = tokio::join!(
+            one.claim(vec![claim(&device, 1, 0)]),
+            two.claim(vec![claim(&device, 2, 0)])
+        );
+        first.expect("claimed");
+        second.expect("claimed");
+        let mut evictions = sync(&two, &one, &heard_one).await;
+        evictions.extend(sync(&one, &two, &heard_two).await);
+        let [eviction] = &evictions[..] else { panic!("{evictions:?}") };
+        assert!([evicted(&device, 1), evicted(&device, 2)].contains(eviction), "{eviction:?}");
+    }
+}
+
+#[tokio::test]
+async fn nodes_have_numbers_and_are_listed_while_they_live() {
+    let redis = Redis::start().expect("a Redis");
+    let (one, heard_one) = node(&redis.url(), "one").await;
+    let (two, heard_two) = node(&redis.url(), "two").await;
+    assert_ne!(one.number(), two.number());
+    assert_eq!(one.nodes().await, Ok(vec![]));
+    let mut nodes = vec![told(&one, "one"), told(&two, "two")];
+    for (broker, node) in [(&one, &nodes[0]), (&two, &nodes[1])] {
+        broker.announce(node.clone()).await.expect("announced");
+    }
+    nodes.sort_by_key(|node| node.number);
+    assert_eq!(one.nodes().await, Ok(nodes.clone()));
+    assert_eq!(one.to_all(b"x".to_vec()).await, Ok(Reach { reached: 2, live: 2 }));
+    for heard in [&heard_one, &heard_two] {
+        heard.take(|event| *event == Event::ToAll(b"x".to_vec())).await;
+    }
+    two.retire().await.expect("retired");
+    nodes.retain(|node| node.name == "one");
+    assert_eq!(one.nodes().await, Ok(nodes));
+    two.close().await.expect("closed");
+    // Redis sees the end of the connection when it comes to it.
+    while one.to_node(two.number(), Vec::new()).await.expect("sent") {}
+    assert!(matches!(two.tops(vec!["t".into()]).await, Err(Error::Unavailable(_))));
+    assert_eq!(heard_two.rest(), []);
+}
+
+#[tokio::test]
+async fn another_cluster_with_the_same_prefix_is_refused() {
+    let redis = Redis::start().expect("a Redis");
+    let (_one, _) = node(&redis.url(), "one").await;
+    let mut options = RedisOptions::new(&redis.url(), "other", "two");
+    let opened = RedisBroker::open(options.clone(), Arc::new(Heard::default())).await;
+    let (prefix, found, own) = ("weir".into(), "test".into(), "other".into());
+    assert_eq!(opened.err(), Some(Error::OtherCluster { prefix, found, own }));
+    options.prefix = "other".to_owned();
+    RedisBroker::open(options, Arc::new(Heard::default())).await.expect("its own prefix");
+}
+
+#[tokio::test]
+async fn a_number_that_was_given_to_another_node_is_changed() {
+    let redis = Redis::start().expect("a Redis");
+    let (one, heard) = node(&redis.url(), "one").await;
+    let number = one.number();
+    // As after a day without Redis, when somebody else has it.
+    let script = "return(redis.call([[HSET]],KEYS[1],ARGV[1],[[other]]..string.char(32)..[[9999999999999999]]))";
+    let eval = format!("EVAL {script} 1 weir:{{{TAG}}}o:weir {}", number.0);
+    assert_eq!(redis.command(&eval).expect("an answer"), ":0\r\n");
+    one.announce(told(&one, "one")).await.expect("announced");
+    assert_ne!(one.number(), number);
+    heard.take(|event| *event == Event::Renumbered(one.number())).await;
+    assert_eq!(one.to_node(one.number(), Vec::new()).await, Ok(true));
+    assert_eq!(one.to_node(number, Vec::new()).await, Ok(false));
+}
+
+/// The tag of the prefix.
+const TAG: u16 = 36_004;
+
+#[tokio::test]
+async fn revocations_are_heard_and_kept() {
+    let redis = Redis::start().expect("a Redis");
+    let (one, _) = node(&redis.url(), "one").await;
+    let (two, heard) = node(&redis.url(), "two").await;
+    let nothing = two.revocations(None).await.expect("read");
+    assert!(nothing.is_complete && nothing.revoked.is_empty());
+    let mut revoked = Vec::new();
+    for device in ["a", "b c", "d"] {
+        let id = one.revoke(device.into()).await.expect("revoked");
+        let revocation = Revocation { id, device: device.into() };
+        heard.take(|event| *event == Event::Revoked(revocation.clone())).await;
+        revoked.push(revocation);
+    }
+    let all = two.revocations(None).await.expect("read");
+    assert_eq!((all.revoked, all.is_complete), (revoked.clone(), true));
+    let rest = two.revocations(Some(revoked[0].id.clone())).await.expect("read");
+    assert_eq!((&rest.revoked[..], rest.is_complete), (&revoked[1..], true));
+    let rest = two.revocations(Some(revoked[2].id.clone())).await.expect("read");
+    assert!(rest.revoked.is_empty() && rest.is_complete);
+}
+
+#[tokio::test]
+async fn a_redis_that_lost_revocations_says_so() {
+    let mut redis = Redis::start().expect("a Redis");
+    let (one, heard) = node(&redis.url(), "one").await;
+    let id = one.revoke("a".into()).await.expect("revoked");
+    redis.kill().expect("killed");
+    heard.take(|event| matches!(event, Event::Lost(_))).await;
+    redis.restart().expect("restarted");
+    let back = heard.take(|event| matches!(event, Event::Back { .. })).await;
+    assert_eq!(back[..back.len() - 1], [Event::Gap(Scope::All)]);
+    let rest = one.revocations(Some(id)).await.expect("read");
+    assert!(rest.revoked.is_empty() && !rest.is_complete);
+    // The node keeps its number.
+    let number = one.number();
+    one.announce(told(&one, "one")).await.expect("announced");
+    assert_eq!(one.number(), number);
+}
+
+fn member(connection: u64, device: &str) -> Member {
+    Member { connection: ConnectionNumber(connection), device: device.into() }
+}
+
+async fn page(
+    broker: &RedisBroker,
+    after: Option<u64>,
+    limit: usize,
+) -> (Vec<u64>, bool, u64, u64) {
+    let page = broker.members("t".into(), after.map(ConnectionNumber), limit).await.expect("read");
+    let connections = page.members.iter().map(|member| member.connection.0).collect();
+    (connections, page.is_last, page.connections, page.devices)
+}
+
+#[tokio::test]
+async fn who_is_present_is_known_at_every_node() {
+    let redis = Redis::start().expect("a Redis");
+    let (one, _) = node(&redis.url(), "one").await;
+    let (two, _) = node(&redis.url(), "two").await;
+    assert_eq!(page(&one, None, 10).await, (vec![], true, 0, 0));
+    let enter = |members: &[(u64, &str)]| {
+        members.iter().map(|(at, device)| ("t".into(), member(*at, device))).collect::<Vec<_>>()
+    };
+    let big = u64::MAX;
+    one.enter(enter(&[(1, "a"), (5, "b"), (big, "b")])).await.expect("entered");
+    one.enter(enter(&[(1, "a")])).await.expect("entered");
+    two.enter(enter(&[(3, "a"), (9, "c")])).await.expect("entered");
+    assert_eq!(page(&two, None, 10).await, (vec![1, 3, 5, 9, big], true, 5, 3));
+    assert_eq!(page(&one, None, 2).await, (vec![1, 3], false, 5, 3));
+    assert_eq!(page(&one, Some(3), 2).await, (vec![5, 9], false, 5, 3));
+    assert_eq!(page(&one, Some(9), 2).await, (vec![big], true, 5, 3));
+    let first = one.members("t".into(), None, 1).await.expect("read");
+    assert_eq!(first.members, [member(1, "a")]);
+    one.exit(enter(&[(5, "b"), (7, "x")])).await.expect("exited");
+    assert_eq!(page(&two, None, 10).await, (vec![1, 3, 9, big], true, 4, 3));
+    two.retire().await.expect("retired");
+    assert_eq!(page(&one, None, 10).await, (vec![1, big], true, 2, 2));
+}
+
+#[tokio::test]
+async fn who_was_at_a_node_that_has_ended_is_not_present() {
+    let redis = Redis::start().expect("a Redis");
+    let mut options = RedisOptions::new(&redis.url(), "test", "two");
+    options.node_kept = Duration::from_millis(300);
+    let (one, _) = node(&redis.url(), "one").await;
+    let (two, _) = node_with(options).await;
+    two.enter(vec![("t".into(), member(1, "a"))]).await.expect("entered");
+    two.announce(told(&two, "two")).await.expect("announced");
+    assert_eq!(page(&one, None, 10).await.0, [1]);
+    drop(two);
+    while !page(&one, None, 10).await.0.is_empty() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(one.nodes().await, Ok(vec![]));
+    assert_eq!(one.to_node(NodeNumber(1023), Vec::new()).await, Ok(false));
+}
