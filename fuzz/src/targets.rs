@@ -429,4 +429,4 @@ fn prost_length(bytes: usize, out: &mut Vec<u8>) {
 }
 
 const PUBLISHED: v1::Published =
-    v1::Published { request: 0, message_id: 1, offset: 2, connections: 3 };
+    v1::Published { request: 0, message_id: 1, offset: 2, connections: 3, epoch: 4 };

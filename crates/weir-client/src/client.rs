@@ -119,10 +119,12 @@ impl Client {
     /// returns only `None`.
     /// Cost: no syscall while whole frames are buffered; one allocation a field of the event.
     pub async fn next(&mut self) -> Result<Option<Event>, ClientError> {
-        let result = self.next_unless_ended().await;
-        match &result {
+        let mut result = self.next_unless_ended().await;
+        match &mut result {
             Ok(Some(Event::Push(push))) => self.positions.handle_seen(&push.topic, push.offset),
-            Ok(Some(Event::Subscribed(told))) => self.positions.handle_subscribed(told),
+            Ok(Some(Event::Subscribed(told))) => {
+                told.lost_after = self.positions.handle_subscribed(told);
+            }
             Ok(Some(Event::Unsubscribed(told))) => self.positions.handle_unsubscribed(told),
             Ok(Some(_)) => {}
             Ok(None) | Err(_) => self.ended = true,
@@ -142,7 +144,12 @@ impl Client {
         topic: &str,
         position: Position,
     ) -> Result<(), ClientError> {
-        self.subscribe(Subscription { topic: topic.to_owned(), from: Some(position) }).await
+        self.subscribe(Subscription {
+            topic: topic.to_owned(),
+            from: Some(position),
+            presence: false,
+        })
+        .await
     }
 
     /// Asks to leave a topic. The answer is [`Event::Unsubscribed`].
@@ -377,6 +384,7 @@ impl Client {
             Hear::Pong(pong) => Event::Pong(pong.data),
             Hear::Subscribed(told) => Event::Subscribed(told.into()),
             Hear::Unsubscribed(told) => Event::Unsubscribed(told.into()),
+            Hear::Presence(told) => Event::Presence(told.into()),
             Hear::Published(told) => Event::Published(told.into()),
             Hear::Error(told) => Event::Error(told.into()),
             Hear::Expiring(told) => Event::Expiring(Expiring { expires_at_ms: told.expires_at_ms }),

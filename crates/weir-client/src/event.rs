@@ -15,7 +15,10 @@ pub enum Event {
     Subscribed(Subscribed),
     /// This connection is no longer subscribed to a topic.
     Unsubscribed(Unsubscribed),
-    /// The server accepted a message of ours.
+    /// Connections have entered or left a topic; only where [`Subscription::presence`](crate::Subscription::presence)
+    /// asked for it.
+    Presence(Presence),
+    /// A message of ours was accepted.
     Published(Published),
     /// The server could not do something that we asked for. The connection stays.
     Error(ServerError),
@@ -75,13 +78,16 @@ pub struct Push {
 /// A place in a topic's stream of messages. Positions of different epochs cannot be compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Position {
-    /// A random number for the topic and the start of the server.
+    /// Random per topic and unbroken sequence of offsets: a restart of the server, or a loss in a cluster, begins another.
     pub epoch: u64,
     /// Offset of a message. The first message of a topic has offset 1.
     pub offset: u64,
 }
 
 /// Everything in the topic after `position` reaches this connection.
+///
+/// It comes as the answer to a wish, and again in a running subscription when messages may have been lost: then with
+/// another epoch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subscribed {
     /// Topic name.
@@ -91,6 +97,32 @@ pub struct Subscribed {
     /// Whether all messages since the requested position follow. False if no position was
     /// requested.
     pub recovered: bool,
+    /// Where messages are lost: those after this position, which was asked for or had been seen. They end at `position`
+    /// if the epochs are equal; otherwise nobody knows how many there were. `None`: none are lost.
+    pub lost_after: Option<Position>,
+}
+
+/// Who has entered a topic and who has left it since the event before.
+///
+/// A first one does not name those who are there already: the server's list of a topic's members does
+/// (`GET /v1/topics/{topic}/presence`). Somebody may be in both, so take the members for a set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Presence {
+    /// Topic name.
+    pub topic: String,
+    /// Connections that have entered.
+    pub joined: Vec<Member>,
+    /// Connections that have left.
+    pub left: Vec<Member>,
+}
+
+/// A connection that is in a topic, or was.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// Its device.
+    pub device_id: String,
+    /// Its id.
+    pub connection_id: u64,
 }
 
 /// The subscription to the topic has ended.
@@ -98,9 +130,8 @@ pub struct Subscribed {
 pub struct Unsubscribed {
     /// Topic name.
     pub topic: String,
-    /// Why, or empty when we asked for it. `fell_behind`: new messages came faster than the resume
-    /// could send, and the server no longer keeps those after `position`. To go on, subscribe
-    /// again.
+    /// Why, or empty when we asked for it. `fell_behind`: what follows `position` is no longer kept, as a resume was
+    /// slower than new messages came, or the server itself missed some. To go on, subscribe again.
     pub reason: String,
     /// The position of the last message that the server sent, if there is a reason. The answer to
     /// our own request has none.
@@ -116,8 +147,10 @@ pub struct Published {
     pub message_id: u64,
     /// Offset in the topic's epoch.
     pub offset: u64,
-    /// The number of subscribed connections when the server accepted the message.
+    /// Connections subscribed when it was accepted, at the node that has answered.
     pub connections: u32,
+    /// Epoch of the offset; 0 without an offset.
+    pub epoch: u64,
 }
 
 /// The answer to a request that the server could not carry out.
@@ -205,7 +238,22 @@ impl From<v1::Subscribed> for Subscribed {
             topic: told.topic,
             position: told.position.map(Position::from),
             recovered: told.recovered,
+            // Known to who knows how far the topic had been seen.
+            lost_after: None,
         }
+    }
+}
+
+impl From<v1::Presence> for Presence {
+    fn from(told: v1::Presence) -> Presence {
+        let members = |members: Vec<v1::Member>| members.into_iter().map(Member::from).collect();
+        Presence { topic: told.topic, joined: members(told.joined), left: members(told.left) }
+    }
+}
+
+impl From<v1::Member> for Member {
+    fn from(member: v1::Member) -> Member {
+        Member { device_id: member.device_id, connection_id: member.connection_id }
     }
 }
 
@@ -226,6 +274,7 @@ impl From<v1::Published> for Published {
             message_id: told.message_id,
             offset: told.offset,
             connections: told.connections,
+            epoch: told.epoch,
         }
     }
 }

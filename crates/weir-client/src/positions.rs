@@ -24,6 +24,8 @@ struct Place {
     at: Option<Position>,
     /// Whether the server has answered. Before that, a message does not change `at`.
     is_in: bool,
+    /// Whether it was asked who enters and leaves.
+    presence: bool,
 }
 
 impl Positions {
@@ -31,7 +33,11 @@ impl Positions {
     pub(crate) fn to_subscriptions(&self) -> Vec<Subscription> {
         self.topics
             .iter()
-            .map(|(topic, place)| Subscription { topic: topic.clone(), from: place.at })
+            .map(|(topic, Place { at, presence, .. })| Subscription {
+                topic: topic.clone(),
+                from: *at,
+                presence: *presence,
+            })
             .collect()
     }
 
@@ -51,28 +57,34 @@ impl Positions {
         }
     }
 
-    /// Changes nothing if the connection is in the topic.
+    /// The position stays if the connection is in the topic.
     fn handle_asked(&mut self, asked: &v1::Subscribe) {
         let place = self.topics.entry(asked.topic.clone()).or_default();
+        place.presence = asked.presence;
         if !place.is_in {
             place.at = asked.position.map(Position::from);
         }
     }
 
-    /// Handles the answer to a subscription. Messages already on their way, and those that were
-    /// missed, come from before `told.position`. So the earlier position stays until they have been
-    /// seen.
-    pub(crate) fn handle_subscribed(&mut self, told: &Subscribed) {
+    /// Where the topic goes on. What is on its way already comes from before `told.position`, and so does what was
+    /// missed: until it has been seen, the earlier position stays.
+    ///
+    /// Returns the position after which messages are lost, if any are. In a running subscription that is where the epoch
+    /// changes; another answer in the same epoch repeats what is known.
+    pub(crate) fn handle_subscribed(&mut self, told: &Subscribed) -> Option<Position> {
         if self.leaving.contains_key(&told.topic) {
-            return;
+            return None;
         }
-        let Some(place) = self.topics.get_mut(&told.topic) else { return };
-        let stays = place.is_in || told.recovered;
-        place.is_in = true;
-        match (place.at, told.position) {
-            (Some(earlier), Some(now)) if stays && earlier.epoch == now.epoch => {}
-            (_, now) => place.at = now,
+        let place = self.topics.get_mut(&told.topic)?;
+        let (was_in, earlier) = (std::mem::replace(&mut place.is_in, true), place.at);
+        let is_same_epoch =
+            earlier.is_some_and(|at| told.position.is_some_and(|now| now.epoch == at.epoch));
+        let stays = (was_in || told.recovered) && is_same_epoch;
+        if !stays {
+            place.at = told.position;
         }
+        let misses_none = stays || told.recovered || earlier == told.position;
+        if misses_none { None } else { earlier }
     }
 
     /// Handles the end of a topic. If the program asked for it, the topic was removed already, or
@@ -92,7 +104,7 @@ impl Positions {
 
     /// Handles a message that was returned to the caller.
     pub(crate) fn handle_seen(&mut self, topic: &str, offset: u64) {
-        if let Some(Place { at: Some(at), is_in: true }) = self.topics.get_mut(topic) {
+        if let Some(Place { at: Some(at), is_in: true, .. }) = self.topics.get_mut(topic) {
             at.offset = at.offset.max(offset);
         }
     }
@@ -114,7 +126,7 @@ mod tests {
 
     impl Positions {
         fn ask(&mut self, from: Option<Position>) {
-            let asked = Subscription { topic: "t".to_owned(), from };
+            let asked = Subscription { topic: "t".to_owned(), from, presence: false };
             self.say(Say::Subscribe(asked.to_wire()));
         }
 
@@ -127,8 +139,14 @@ mod tests {
         }
     }
 
-    fn subscribed(positions: &mut Positions, position: Option<Position>, recovered: bool) {
-        positions.handle_subscribed(&Subscribed { topic: "t".to_owned(), position, recovered });
+    /// Returns the position after which messages are lost.
+    fn subscribed(
+        positions: &mut Positions,
+        position: Option<Position>,
+        recovered: bool,
+    ) -> Option<Position> {
+        let (topic, lost_after) = ("t".to_owned(), None);
+        positions.handle_subscribed(&Subscribed { topic, position, recovered, lost_after })
     }
 
     fn unsubscribed(positions: &mut Positions, reason: &str) {
@@ -138,7 +156,7 @@ mod tests {
 
     #[track_caller]
     fn check(positions: &Positions, expected: Option<Position>) {
-        let expected = [Subscription { topic: "t".to_owned(), from: expected }];
+        let expected = [Subscription { topic: "t".to_owned(), from: expected, presence: false }];
         assert_eq!(positions.to_subscriptions(), expected);
     }
 
@@ -184,6 +202,45 @@ mod tests {
         check(&positions, None);
         subscribed(&mut positions, at(1, 8), false);
         check(&positions, at(1, 8));
+    }
+
+    #[test]
+    fn another_epoch_in_a_running_subscription_is_a_loss() {
+        let mut positions = asked(None);
+        assert_eq!(subscribed(&mut positions, at(1, 5), false), None);
+        positions.handle_seen("t", 9);
+        assert_eq!(subscribed(&mut positions, at(2, 0), false), at(1, 9));
+        check(&positions, at(2, 0));
+        // The same again is the answer to a second wish.
+        assert_eq!(subscribed(&mut positions, at(2, 3), false), None);
+        check(&positions, at(2, 0));
+        positions.handle_seen("t", 1);
+        check(&positions, at(2, 1));
+    }
+
+    #[test]
+    fn what_a_resume_does_not_recover_is_a_loss() {
+        for (position, recovered, expected) in [
+            (at(1, 5), true, None),
+            // Nothing came meanwhile.
+            (at(1, 5), false, None),
+            (at(1, 8), false, at(1, 5)),
+            (at(2, 0), false, at(1, 5)),
+            (None, false, at(1, 5)),
+        ] {
+            let mut positions = asked(at(1, 5));
+            assert_eq!(subscribed(&mut positions, position, recovered), expected, "{position:?}");
+        }
+        assert_eq!(subscribed(&mut asked(None), at(1, 8), false), None);
+    }
+
+    #[test]
+    fn who_asked_for_presence_asks_again() {
+        let mut positions = Positions::default();
+        let asked = Subscription::from("t").presence();
+        positions.say(Say::Subscribe(asked.to_wire()));
+        subscribed(&mut positions, at(1, 5), false);
+        assert_eq!(positions.to_subscriptions(), [Subscription { from: at(1, 5), ..asked }]);
     }
 
     #[test]

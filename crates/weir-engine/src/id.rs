@@ -3,40 +3,56 @@
 use std::fmt;
 use std::num::ParseIntError;
 use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use weir_wire::format::Format;
 
 use crate::slot::Slot;
 
-/// A connection of one process, never used twice.
+/// A connection of a cluster, never used twice while its node keeps its number.
 ///
-/// Shape: shard (8 bits), generation of the slot (32), slot (24); 8 bytes. Printed as 16 hexadecimal digits.
-/// An id whose generation has passed is *stale*. If a command names one, the shard drops and counts
-/// the command, or reports it back.
+/// Shape: number of the node (10 bits, from the top), shard (8), slot (22), generation of the slot (24); 8 bytes.
+/// Printed as 16 hexadecimal digits.
+/// An id whose generation has passed is *stale*, and so is one with another node's number. A command that names it is
+/// dropped and counted, or reported back.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnId(u64);
 
 impl ConnId {
-    /// Connections that one shard can number: 16,777,216.
-    pub const SLOTS_MAX: usize = 1 << 24;
+    /// Connections that one shard can number: 4,194,304.
+    pub const SLOTS_MAX: usize = 1 << SLOT_BITS;
 
-    pub(crate) fn new(shard: u8, slot: Slot, generation: u32) -> Self {
+    /// Nodes that one cluster can number, 0 included: 1,024.
+    pub const NODES_MAX: u16 = 1 << NODE_BITS;
+
+    /// Connections that a slot can number one after the other, counted from 1: 16,777,215.
+    pub(crate) const GENERATION_MAX: u32 = (1 << GENERATION_BITS) - 1;
+
+    pub(crate) fn new(node: u16, shard: u8, slot: Slot, generation: u32) -> Self {
+        debug_assert!(node < Self::NODES_MAX, "a node's number is checked where it is set");
         debug_assert!((slot.index() as usize) < Self::SLOTS_MAX, "the table refuses more slots");
-        Self(u64::from(shard) << 56 | u64::from(generation) << 24 | u64::from(slot.index()))
+        debug_assert!(generation <= Self::GENERATION_MAX, "the slot is used no more");
+        let place = u64::from(shard) << SHARD_AT | u64::from(slot.index()) << SLOT_AT;
+        Self(u64::from(node) << NODE_AT | place | u64::from(generation))
     }
 
-    /// Index of the shard that owns the connection.
+    /// The number that the node had in its cluster when the connection was adopted; 0 without a cluster.
+    pub const fn node(self) -> u16 {
+        (self.0 >> NODE_AT) as u16
+    }
+
+    /// Index of the shard that owns the connection, at its node.
     pub const fn shard(self) -> usize {
-        (self.0 >> 56) as usize
+        (self.0 >> SHARD_AT) as usize & ((1 << SHARD_BITS) - 1)
     }
 
     pub(crate) const fn slot(self) -> Slot {
-        Slot::at((self.0 & 0xff_ffff) as u32)
+        Slot::at((self.0 >> SLOT_AT & ((1 << SLOT_BITS) - 1)) as u32)
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "the middle 32 bits are meant")]
     pub(crate) const fn generation(self) -> u32 {
-        (self.0 >> 24) as u32
+        (self.0 & ((1 << GENERATION_BITS) - 1)) as u32
     }
 
     /// The id as a number, as in `Welcome` and `Push`.
@@ -50,6 +66,16 @@ impl ConnId {
     }
 }
 
+const GENERATION_BITS: u32 = 24;
+const SLOT_BITS: u32 = 22;
+const SHARD_BITS: u32 = 8;
+const NODE_BITS: u32 = 10;
+
+const SLOT_AT: u32 = GENERATION_BITS;
+const SHARD_AT: u32 = SLOT_AT + SLOT_BITS;
+const NODE_AT: u32 = SHARD_AT + SHARD_BITS;
+const _: () = assert!(NODE_AT + NODE_BITS == u64::BITS);
+
 impl fmt::Display for ConnId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:016x}", self.0)
@@ -58,6 +84,9 @@ impl fmt::Display for ConnId {
 
 impl fmt::Debug for ConnId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.node() != 0 {
+            write!(f, "{}:", self.node())?;
+        }
         write!(f, "{}.{}g{}", self.shard(), self.slot(), self.generation())
     }
 }
@@ -70,8 +99,31 @@ impl FromStr for ConnId {
     }
 }
 
-/// A topic by number. Numbers are dense. A number is used again once every shard has forgotten its
-/// topic.
+/// The number of this node in its cluster, which can change while shards run. Clones share it.
+///
+/// Shape: below [`ConnId::NODES_MAX`]; 0 as long as it belongs to no cluster. The ids of new connections carry it. Those
+/// that exist keep the number that they were adopted under.
+#[derive(Debug, Clone, Default)]
+pub struct OwnNode(Arc<AtomicU16>);
+
+impl OwnNode {
+    /// The number.
+    pub fn number(&self) -> u16 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Changes the number for all clones; `false`: no id has room for it, and nothing has changed.
+    #[must_use]
+    pub fn renumber(&self, number: u16) -> bool {
+        let has_room = number < ConnId::NODES_MAX;
+        if has_room {
+            self.0.store(number, Ordering::Relaxed);
+        }
+        has_room
+    }
+}
+
+/// A topic by number. Numbers are dense, and used again once every shard has forgotten the topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TopicId(pub u32);
 
@@ -169,9 +221,34 @@ mod tests {
 
     #[test]
     fn parts_and_print_come_back() {
-        let id = ConnId::new(3, Slot::at(0xab_cdef), 0xdead_beef);
-        assert_eq!((id.shard(), id.slot(), id.generation()), (3, Slot::at(0xab_cdef), 0xdead_beef));
+        let id = ConnId::new(0x2a5, 0xf3, Slot::at(0x2b_cdef), 0xfe_beef);
+        assert_eq!((id.node(), id.shard()), (0x2a5, 0xf3));
+        assert_eq!((id.slot(), id.generation()), (Slot::at(0x2b_cdef), 0xfe_beef));
         assert_eq!(id.to_string().parse::<ConnId>(), Ok(id));
         assert_eq!(ConnId::from_u64(id.to_u64()), id);
+    }
+
+    /// Each part alone fills its own bits, and all parts fill all.
+    #[test]
+    fn no_part_reaches_into_another() {
+        let slot = Slot::at(0x3f_ffff);
+        let parts = [
+            ConnId::new(0x3ff, 0, Slot::at(0), 0),
+            ConnId::new(0, 0xff, Slot::at(0), 0),
+            ConnId::new(0, 0, slot, 0),
+            ConnId::new(0, 0, Slot::at(0), ConnId::GENERATION_MAX),
+        ];
+        assert_eq!(parts.iter().map(|part| part.to_u64()).sum::<u64>(), u64::MAX);
+        assert_eq!(ConnId::new(0x3ff, 0xff, slot, ConnId::GENERATION_MAX).to_u64(), u64::MAX);
+    }
+
+    #[test]
+    fn a_node_takes_only_numbers_that_ids_have_room_for() {
+        let node = OwnNode::default();
+        let clone = node.clone();
+        assert!(node.renumber(ConnId::NODES_MAX - 1));
+        assert_eq!(clone.number(), 1023);
+        assert!(!node.renumber(ConnId::NODES_MAX));
+        assert_eq!(clone.number(), 1023);
     }
 }

@@ -53,7 +53,7 @@ pub use command::{
     ReplayBegin, ReplayChunk, Report, TlsAdoption, Urgent,
 };
 pub use engine::Engine;
-pub use id::{ConnId, DeviceRef, Origin, Priority, SlowPolicy, TopicId, Transport};
+pub use id::{ConnId, DeviceRef, Origin, OwnNode, Priority, SlowPolicy, TopicId, Transport};
 #[cfg(feature = "sim")]
 pub use mailbox::Detached;
 pub use mailbox::{Credit, Full, Mailbox};

@@ -32,6 +32,8 @@ pub struct Message {
     offset: u64,
     key: Range<u32>,
     singles: Box<[Arc<Message>]>,
+    shift: u64,
+    replaces: u64,
     charge: Charge,
 }
 
@@ -68,7 +70,13 @@ pub struct TopicMessage {
     pub epoch: u64,
     /// Its offset in the topic; for a batch, the offset of the last message in it.
     pub offset: u64,
-    /// Range of the conflation key in the frame; empty: no key.
+    /// Offset and shift together give the place of the message among all that this node sends of the topic. It rises also
+    /// where a new epoch begins with lower offsets. 0 for a topic that has one epoch.
+    pub shift: u64,
+    /// The epoch that ends with this message, if the message says that a new epoch begins; 0 otherwise. Connections do
+    /// not catch up with what they have not got of that epoch.
+    pub replaces: u64,
+    /// Where its conflation key stands in the frame; empty: none.
     pub key: Range<u32>,
     /// The messages of a tick one by one, in order of their offsets, if `slow` is
     /// [`SlowPolicy::Conflate`].
@@ -136,6 +144,7 @@ impl Message {
         topic: TopicMessage,
     ) -> Arc<Message> {
         let TopicMessage { priority, slow, is_tick, epoch, offset, key, singles, .. } = topic;
+        let TopicMessage { shift, replaces, .. } = topic;
         Arc::new(Message {
             frame: frame.into_boxed_slice(),
             format: Format::Stream,
@@ -149,6 +158,8 @@ impl Message {
             offset,
             key,
             singles,
+            shift,
+            replaces,
             charge,
         })
     }
@@ -256,6 +267,8 @@ impl Message {
             offset: self.offset,
             key: 0..0,
             singles: Box::default(),
+            shift: self.shift,
+            replaces: self.replaces,
             charge,
         }))
     }
@@ -321,7 +334,22 @@ impl Message {
         self.offset
     }
 
-    /// Its conflation key; empty: no key.
+    /// Its place among all messages that this node sends of the topic, whatever their epochs.
+    pub(crate) fn order(&self) -> u64 {
+        self.offset.wrapping_add(self.shift)
+    }
+
+    /// See [`TopicMessage::shift`].
+    pub(crate) fn shift(&self) -> u64 {
+        self.shift
+    }
+
+    /// See [`TopicMessage::replaces`].
+    pub(crate) fn replaces(&self) -> u64 {
+        self.replaces
+    }
+
+    /// Its conflation key; empty: none.
     pub fn key(&self) -> &[u8] {
         &self.frame[self.key.start as usize..self.key.end as usize]
     }

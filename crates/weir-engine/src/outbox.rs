@@ -103,9 +103,9 @@ impl fmt::Debug for Sealed {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Lag {
     pub(crate) topic: TopicId,
-    /// The first offset whose message the connection may still need.
+    /// Order (see `Message::order`) from which on it has still to get messages.
     pub(crate) next: u64,
-    /// Offset of the last message that a walk has brought it.
+    /// Order of the last message that a walk has brought it.
     pub(crate) seen: u64,
 }
 

@@ -1,12 +1,17 @@
-//! The settings of a shard. They never change while it runs.
+//! The settings of a shard. Except for the node's number, they never change while it runs.
 
 use std::time::Duration;
 
-/// Limits and time-outs of a shard. The gateway checks the values; docs/configuration.md gives the
-/// reasons.
+use crate::id::OwnNode;
+
+/// Limits and time-outs of a shard. The gateway checks the values; see docs/configuration.md for their reasons.
 #[derive(Debug, Clone)]
 pub struct ShardSettings {
-    /// The most connections of this shard.
+    /// The number of this node in its cluster. It is the one setting that can change.
+    pub node: OwnNode,
+    /// Connections that this shard holds at the most, and at most [`ConnId::SLOTS_MAX`].
+    ///
+    /// [`ConnId::SLOTS_MAX`]: crate::ConnId::SLOTS_MAX
     pub connections_max: usize,
     /// The most topics of one connection.
     pub topics_per_connection_max: usize,
@@ -50,6 +55,7 @@ pub struct ShardSettings {
 impl Default for ShardSettings {
     fn default() -> Self {
         Self {
+            node: OwnNode::default(),
             connections_max: 1 << 20,
             topics_per_connection_max: 64,
             frame_bytes_max: 64 * 1024,

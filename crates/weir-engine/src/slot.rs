@@ -5,8 +5,7 @@ use std::ops::Range;
 
 /// A place in a shard's table of connections.
 ///
-/// Shape: 4 bytes; below 2^24, or [`Slot::NONE`]. A slot is used again. A [`crate::ConnId`] tells
-/// its connections apart.
+/// Shape: 4 bytes; below 2^22, or [`Slot::NONE`]. A slot is used again: a [`crate::ConnId`] tells its connections apart.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Slot(u32);
 

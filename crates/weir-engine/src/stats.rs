@@ -198,6 +198,8 @@ pub struct ShardStats {
     /// Level: connections that the shard does not read from because the front has no room for
     /// reports.
     pub read_paused: Cell,
+    /// Slots of the table that are not used again, as an id has no room for another generation.
+    pub slots_retired: Cell,
     /// Connections adopted.
     pub adopted: Cell,
     /// Messages whose last byte the kernel took: one a connection.

@@ -5,7 +5,7 @@ use weir_wire::CloseReason;
 use weir_wire::format::Format;
 
 use crate::chunks::Chunks;
-use crate::id::{ConnId, DeviceRef, Origin, Priority, Transport};
+use crate::id::{ConnId, DeviceRef, Origin, OwnNode, Priority, Transport};
 use crate::outbox::Outbox;
 use crate::pool::Block;
 use crate::slot::{Slot, TlsSlot};
@@ -24,6 +24,7 @@ pub(crate) struct Entry<S> {
     pub(crate) timer: Timer,
     /// `None` once closed. The entry stays until the front has taken the report.
     pub(crate) socket: Option<S>,
+    /// Which of the slot's connections this is; [`RETIRED`] once the slot is used no more.
     generation: u32,
     /// Its place in the table of TLS states.
     pub(crate) tls: TlsSlot,
@@ -40,8 +41,7 @@ pub(crate) struct Entry<S> {
     pub(crate) adopted_at: Tick,
     /// When the last whole frame came, or a beat replaced one. In `Closing`: when closing began.
     pub(crate) heard_at: Tick,
-    /// Agreed interval of the signs of life, in clock ticks.
-    pub(crate) heartbeat: u32,
+    node_and_heartbeat: NodeAndHeartbeat,
     pub(crate) state: State,
     pub(crate) reason: CloseReason,
     pub(crate) flags: Flags,
@@ -53,6 +53,34 @@ const _: () = assert!(size_of::<Entry<std::os::fd::OwnedFd>>() <= ENTRY_BYTES);
 
 /// No id is 0, because on the wire 0 stands for "no connection".
 const FIRST_GENERATION: u32 = 1;
+/// The generation of a slot that has none left: no id has it.
+const RETIRED: u32 = 0;
+
+/// The number of the node in a connection's id, and the agreed interval of its signs of life in ticks.
+///
+/// Shape: 4 bytes for both, 10 bits and 22, as an entry has no room for more.
+#[derive(Debug, Clone, Copy)]
+struct NodeAndHeartbeat(u32);
+
+impl NodeAndHeartbeat {
+    /// The longest interval that has room: more than four days.
+    const HEARTBEAT_MAX: u32 = (1 << 22) - 1;
+
+    fn new(node: u16, heartbeat: u32) -> Self {
+        Self(u32::from(node) << 22 | heartbeat.min(Self::HEARTBEAT_MAX))
+    }
+
+    fn node(self) -> u16 {
+        (self.0 >> 22) as u16
+    }
+
+    fn heartbeat(self) -> u32 {
+        self.0 & Self::HEARTBEAT_MAX
+    }
+}
+
+const _: () =
+    assert!(ConnId::NODES_MAX.ilog2() + NodeAndHeartbeat::HEARTBEAT_MAX.count_ones() == 32);
 
 /// The state of an entry.
 ///
@@ -161,7 +189,9 @@ impl Ending {
 /// The slab of connections.
 ///
 /// Shape: chunks of entries, and a stack of the free slots, so that the newest is used first while it is warm.
-/// Limits: `connections_max` of the shard; beyond it `insert` gives the socket back.
+/// Limits: `connections_max` of the shard; beyond it the caller refuses. A slot whose generations are used up is retired:
+/// no connection gets it any more, and its entry stays. A shard that adopts 1,000 connections a second retires some two
+/// thousand slots in a year.
 /// Cost: insert, look-up and remove are O(1), without a syscall.
 #[derive(Debug)]
 pub(crate) struct Table<S> {
@@ -171,6 +201,11 @@ pub(crate) struct Table<S> {
     /// How many of them have each priority.
     by_priority: [u32; Priority::COUNT],
     entries_max: usize,
+    /// Slots that are not used again.
+    retired: usize,
+    slots_max: usize,
+    generation_max: u32,
+    node: OwnNode,
     welcomes: u32,
 }
 
@@ -184,14 +219,17 @@ pub(crate) struct Holder {
 }
 
 impl<S> Table<S> {
-    pub(crate) fn new(entries_max: usize) -> Self {
-        let entries_max = entries_max.min(ConnId::SLOTS_MAX);
+    pub(crate) fn new(entries_max: usize, node: OwnNode) -> Self {
         Self {
             entries: Chunks::new(),
             free: Vec::new(),
             in_use: 0,
             by_priority: [0; Priority::COUNT],
             entries_max,
+            retired: 0,
+            slots_max: ConnId::SLOTS_MAX,
+            generation_max: ConnId::GENERATION_MAX,
+            node,
             welcomes: 0,
         }
     }
@@ -207,10 +245,15 @@ impl<S> Table<S> {
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        self.in_use >= self.entries_max
+        self.in_use >= self.entries_max.min(self.slots_max - self.retired)
     }
 
-    /// Slots that exist, used or free.
+    /// Slots that are not used again, as their generations are used up.
+    pub(crate) fn retired(&self) -> usize {
+        self.retired
+    }
+
+    /// Slots that exist, used, free or retired.
     pub(crate) fn slots(&self) -> u32 {
         self.entries.len()
     }
@@ -232,7 +275,7 @@ impl<S> Table<S> {
         self.free.pop().expect("a chunk was just added")
     }
 
-    /// Makes a reserved slot an open connection.
+    /// Makes a reserved slot an open connection, whose id carries the node's number of this moment.
     pub(crate) fn open(
         &mut self,
         slot: Slot,
@@ -248,7 +291,7 @@ impl<S> Table<S> {
         (entry.device, entry.origin, entry.priority) = (device, origin, priority);
         entry.adopted_at = now;
         entry.heard_at = now;
-        entry.heartbeat = heartbeat;
+        entry.node_and_heartbeat = NodeAndHeartbeat::new(self.node.number(), heartbeat);
         entry.state = State::Open;
         entry.publish_due = if publish_limited { 0 } else { Entry::<S>::FREELY };
         entry.flags = Flags::default();
@@ -265,7 +308,7 @@ impl<S> Table<S> {
         self.welcomes = self.welcomes.wrapping_add(1);
     }
 
-    /// Frees a slot. Every id that named its connection is stale from now on.
+    /// Frees a slot, or retires it; every id that named it is stale from now on.
     pub(crate) fn release(&mut self, slot: Slot) {
         let entry = &mut self.entries[slot.index()];
         debug_assert!(entry.socket.is_none() && entry.outbox.is_none() && entry.partial.is_none());
@@ -275,20 +318,28 @@ impl<S> Table<S> {
             self.by_priority[entry.priority.index()] -= 1;
         }
         entry.state = State::Free;
-        entry.generation = entry.generation.checked_add(1).unwrap_or(FIRST_GENERATION);
-        self.free.push(slot);
         self.in_use -= 1;
+        if entry.generation < self.generation_max {
+            entry.generation += 1;
+            self.free.push(slot);
+        } else {
+            entry.generation = RETIRED;
+            self.retired += 1;
+        }
     }
 
-    /// The id of the connection in `slot`.
+    /// The id of the connection in `slot`, which has been opened.
     pub(crate) fn id(&self, shard: u8, slot: Slot) -> ConnId {
-        ConnId::new(shard, slot, self.entries[slot.index()].generation)
+        let entry = &self.entries[slot.index()];
+        ConnId::new(entry.node_and_heartbeat.node(), shard, slot, entry.generation)
     }
 
     /// The slot of an open connection; `None` if the id is stale.
     pub(crate) fn find_open(&self, conn: ConnId) -> Option<Slot> {
         let entry = self.entries.get(conn.slot().index())?;
-        (entry.generation == conn.generation() && entry.state == State::Open).then_some(conn.slot())
+        let is_named =
+            entry.generation == conn.generation() && entry.node_and_heartbeat.node() == conn.node();
+        (is_named && entry.state == State::Open).then_some(conn.slot())
     }
 
     /// Like `find_open`, but ignores generations. This is a seeded bug.
@@ -299,6 +350,10 @@ impl<S> Table<S> {
 
     pub(crate) fn get(&self, slot: Slot) -> Option<&Entry<S>> {
         self.entries.get(slot.index())
+    }
+
+    pub(crate) fn generation_of(&self, slot: Slot) -> u32 {
+        self.entries[slot.index()].generation
     }
 
     pub(crate) fn generation(&self, slot: Slot) -> Option<u32> {
@@ -313,16 +368,17 @@ impl<S> Table<S> {
         self.by_priority
     }
 
-    /// Looks for contradictions in the list of free slots. Returns the first slot that was never
-    /// used.
+    /// Has slots retired after so many connections each, so that tests see it happen.
+    pub(crate) fn set_generation_max(&mut self, generation_max: u32) {
+        self.generation_max = generation_max;
+    }
+
+    /// Looks for contradictions in the list of free slots; returns the slot from which on none was ever used.
     pub(crate) fn check_free_list(&self) -> Result<u32, String> {
         let slots = self.slots();
-        if self.free.len() + self.in_use != slots as usize {
-            return Err(format!(
-                "{} free and {} used of {slots} slots",
-                self.free.len(),
-                self.in_use
-            ));
+        let (free, used, retired) = (self.free.len(), self.in_use, self.retired);
+        if free + used + retired != slots as usize {
+            return Err(format!("{free} free, {used} used and {retired} retired of {slots} slots"));
         }
         if let Some(slot) =
             self.free.iter().find(|slot| self.entries[slot.index()].state != State::Free)
@@ -382,9 +438,14 @@ impl<S> Entry<S> {
         self.origin.format
     }
 
-    /// Gives the peer one heartbeat to answer from now on, however long it has been silent.
+    /// Agreed interval of the signs of life, in ticks.
+    pub(crate) fn heartbeat(&self) -> u32 {
+        self.node_and_heartbeat.heartbeat()
+    }
+
+    /// Its peer has one heartbeat to answer from now on, however long it has been silent.
     pub(crate) fn leave_time_to_answer(&mut self, now: Tick) {
-        self.heard_at = self.heard_at.max(Tick(now.0.saturating_sub(self.heartbeat)));
+        self.heard_at = self.heard_at.max(Tick(now.0.saturating_sub(self.heartbeat())));
     }
 
     /// The transport of the socket, while there is one.
@@ -409,10 +470,103 @@ impl<S> Entry<S> {
             frames_due: 0,
             adopted_at: Tick(0),
             heard_at: Tick(0),
-            heartbeat: 0,
+            node_and_heartbeat: NodeAndHeartbeat::new(0, 0),
             state: State::Free,
             reason: CloseReason::Internal,
             flags: Flags::default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::chunks::CHUNK;
+
+    /// The entries need no socket here.
+    fn table(entries_max: usize) -> (Table<()>, OwnNode) {
+        let node = OwnNode::default();
+        (Table::new(entries_max, node.clone()), node)
+    }
+
+    fn open(table: &mut Table<()>) -> ConnId {
+        let slot = table.reserve();
+        let (device, origin) = (DeviceRef(0), Origin::default());
+        let holder = Holder { device, origin, priority: Priority::Normal, publish_limited: true };
+        table.open(slot, (), holder, 600, Tick(0));
+        table.id(0, slot)
+    }
+
+    fn release(table: &mut Table<()>, conn: ConnId) {
+        table[conn.slot()].socket = None;
+        table.release(conn.slot());
+    }
+
+    #[test]
+    fn a_slot_is_not_used_again_when_its_generations_are_used_up() {
+        let (mut table, _) = table(1);
+        table.entries.grow(Entry::vacant);
+        table.free.push(Slot::at(0));
+        table.entries[0].generation = ConnId::GENERATION_MAX - 1;
+        let [first, last] = [0; 2].map(|_| {
+            let conn = open(&mut table);
+            assert_eq!(table.find_open(conn), Some(Slot::at(0)));
+            release(&mut table, conn);
+            conn
+        });
+        assert_eq!(
+            (first.generation(), last.generation()),
+            (ConnId::GENERATION_MAX - 1, ConnId::GENERATION_MAX)
+        );
+        assert_eq!((table.retired(), table.in_use(), table.is_full()), (1, 0, false));
+        let next = open(&mut table);
+        assert_ne!(next.slot(), Slot::at(0));
+        for stale in [first, last] {
+            assert_eq!(table.find_open(stale), None);
+        }
+    }
+
+    #[test]
+    fn a_table_whose_slots_are_all_retired_is_full() {
+        let (mut table, _) = table(usize::MAX);
+        (table.slots_max, table.generation_max) = (CHUNK, 2);
+        let mut ids = BTreeSet::new();
+        while !table.is_full() {
+            let conn = open(&mut table);
+            assert!(ids.insert(conn), "{conn:?} comes twice");
+            release(&mut table, conn);
+            assert_eq!(table.check_free_list().err(), None);
+        }
+        assert_eq!((ids.len(), table.retired(), table.slots() as usize), (2 * CHUNK, CHUNK, CHUNK));
+    }
+
+    #[test]
+    fn a_connection_keeps_the_number_that_its_node_had() {
+        let (mut table, node) = table(8);
+        let before = open(&mut table);
+        assert!(node.renumber(1023));
+        let after = open(&mut table);
+        assert_eq!((before.node(), after.node()), (0, 1023));
+        for conn in [before, after] {
+            assert_eq!(table.id(0, conn.slot()), conn);
+            assert_eq!(table.find_open(conn), Some(conn.slot()));
+            let foreign = ConnId::new(1023 - conn.node(), 0, conn.slot(), conn.generation());
+            assert_eq!(table.find_open(foreign), None, "{foreign:?} is not {conn:?}");
+            assert_eq!(table[conn.slot()].heartbeat(), 600);
+        }
+    }
+
+    #[test]
+    fn node_and_heartbeat_leave_each_other_alone() {
+        for node in [0, 1, ConnId::NODES_MAX - 1] {
+            for heartbeat in [0, 864_000, NodeAndHeartbeat::HEARTBEAT_MAX] {
+                let both = NodeAndHeartbeat::new(node, heartbeat);
+                assert_eq!((both.node(), both.heartbeat()), (node, heartbeat));
+            }
+            let both = NodeAndHeartbeat::new(node, u32::MAX);
+            assert_eq!((both.node(), both.heartbeat()), (node, NodeAndHeartbeat::HEARTBEAT_MAX));
         }
     }
 }

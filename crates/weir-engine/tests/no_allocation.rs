@@ -121,7 +121,7 @@ impl Scene {
         let frame = ping(&[7; 200]);
         let (early, late) = frame.split_at(90);
         peer.write(early);
-        self.rig.inspect(0, InspectWhat::One(ConnId::from_u64(conn.to_u64() ^ 1 << 30)));
+        self.rig.inspect(0, InspectWhat::One(ConnId::from_u64(conn.to_u64() ^ 1 << 20)));
         peer.write(late);
         peer.hear();
     }
@@ -154,7 +154,7 @@ impl Scene {
         peer.stream.conn.write_tls(&mut record).expect("a vector takes all");
         let (early, late) = record.split_at(90);
         peer.stream.sock.write_all(early).expect("the server reads");
-        self.rig.inspect(0, InspectWhat::One(ConnId::from_u64(conn.to_u64() ^ 1 << 30)));
+        self.rig.inspect(0, InspectWhat::One(ConnId::from_u64(conn.to_u64() ^ 1 << 20)));
         peer.stream.sock.write_all(late).expect("the server reads");
         peer.hear();
     }

@@ -43,29 +43,42 @@ impl Begin {
 
 /// Opens the store as a gateway does.
 pub(crate) async fn open(settings: &Settings, begin: Begin) -> Result<Opened> {
-    open_with(&settings.store, &settings.cache, begin, settings.store.timeout).await
+    refuse_unused_file(settings)?;
+    open_with(settings, begin, settings.store.timeout).await
 }
 
 /// Opens the store for a command, with a longer timeout.
 pub(crate) async fn open_patiently(settings: &Settings, begin: Begin) -> Result<Opened> {
-    // A command uses the cache too, so that Redis learns of revocations.
-    open_with(&settings.store, &settings.cache, begin, COMMAND_TIMEOUT).await
+    // Redis is told of what a command ends too.
+    open_with(settings, begin, COMMAND_TIMEOUT).await
 }
 
-async fn open_with(
-    settings: &StoreSettings,
-    cache: &CacheSettings,
-    begin: Begin,
-    timeout: Duration,
-) -> Result<Opened> {
-    match settings.kind {
+/// In a cluster a file from the time before would be passed over in silence, and its devices with it.
+fn refuse_unused_file(settings: &Settings) -> Result<()> {
+    if settings.store.kind.is_none()
+        && settings.gateway.cluster.is_set()
+        && let Ok(path) = settings.store.path()
+        && path.exists()
+    {
+        bail!(
+            "{} holds devices, and with cluster.redis it would not be used: set store.kind to \"mongodb\", to \"none\", \
+             or to \"embedded\" with store.per_node = true",
+            path.display()
+        );
+    }
+    Ok(())
+}
+
+async fn open_with(all: &Settings, begin: Begin, timeout: Duration) -> Result<Opened> {
+    let (settings, kind) = (&all.store, all.store_kind());
+    match kind {
         StoreKind::None => return Ok(Opened::Nothing),
         // The key file is in this directory too, unless `store.hash_key` names another place.
         StoreKind::Embedded if begin != Begin::Never => make_directory(&settings.path()?)?,
         StoreKind::Embedded | StoreKind::Mongodb => {}
     }
     let key = Key::read(settings, begin)?;
-    let (store, breaker): (Arc<dyn Store>, _) = match settings.kind {
+    let (store, breaker): (Arc<dyn Store>, _) = match kind {
         StoreKind::None => return Ok(Opened::Nothing),
         StoreKind::Embedded => match embedded(settings, &key, timeout)? {
             Ok(store) => (Arc::new(store), None),
@@ -77,20 +90,20 @@ async fn open_with(
             (Arc::new(guarded), Some(breaker))
         }
     };
-    let devices = devices(settings, cache, (store, breaker), key.secrets, timeout)?;
+    let devices = devices(all, (store, breaker), key.secrets, timeout)?;
     Ok(Opened::Store(Arc::new(devices.key_file(key.path))))
 }
 
 /// Puts the cache and the queue in front of a store and its circuit breaker, if it has one.
 fn devices(
-    settings: &StoreSettings,
-    cache: &CacheSettings,
+    all: &Settings,
     (store, breaker): (Arc<dyn Store>, Option<Arc<Breaker>>),
     secrets: Secrets,
     timeout: Duration,
 ) -> Result<DeviceStore> {
-    let in_flight_max = match settings.kind {
-        // The embedded store has one writer.
+    let (settings, cache) = (&all.store, &all.cache);
+    let in_flight_max = match all.store_kind() {
+        // It has one writer.
         StoreKind::Embedded => 1,
         StoreKind::None | StoreKind::Mongodb => REMOTE_BATCHES_MAX,
     };

@@ -148,6 +148,7 @@ impl Subscriber {
             }
             // This program never asks for these answers, or `hold` has handled the event.
             Event::Published(_)
+            | Event::Presence(_)
             | Event::Pong(_)
             | Event::Unsubscribed(_)
             | Event::Goodbye(_)
@@ -166,7 +167,7 @@ impl Subscriber {
         if told.reason != FELL_BEHIND {
             return Ok(());
         }
-        let again = Subscription { topic: told.topic, from: told.position };
+        let again = Subscription { topic: told.topic, from: told.position, presence: false };
         for asked in self.options.topics.iter_mut().filter(|asked| asked.topic == again.topic) {
             asked.from = again.from;
         }
@@ -192,28 +193,34 @@ impl Subscriber {
     }
 }
 
-/// A line about the result of a subscription from after `asked` on.
+/// What became of the wish to be in a topic, from after `asked` on; or what the server has lost since.
 fn subscribed_line(asked: Option<Position>, told: &Subscribed) -> String {
-    let Subscribed { topic, position, recovered } = told;
-    match (asked, position) {
-        (None, _) => format!("subscribed to {topic:?}"),
-        (Some(asked), _) if *recovered => {
+    let Subscribed { topic, position, recovered, lost_after } = told;
+    match (lost_after, position) {
+        (Some(seen), Some(now)) if seen.epoch == now.epoch => {
+            return format!(
+                "subscribed to {topic:?} again: what came while away is lost, offsets {} to {}",
+                seen.offset.saturating_add(1),
+                now.offset
+            );
+        }
+        (Some(seen), _) => {
+            return format!(
+                "subscribed to {topic:?} again: what came after offset {} is lost, and the offsets begin anew",
+                seen.offset
+            );
+        }
+        (None, _) => {}
+    }
+    match asked {
+        None => format!("subscribed to {topic:?}"),
+        Some(asked) if *recovered => {
             format!(
                 "subscribed to {topic:?} again: the messages after offset {} follow",
                 asked.offset
             )
         }
-        (Some(asked), Some(now)) if asked == *now => {
-            format!("subscribed to {topic:?} again: no messages were missed")
-        }
-        (Some(asked), Some(now)) if asked.epoch == now.epoch => format!(
-            "subscribed to {topic:?} again: missed messages are lost, offsets {} to {}",
-            asked.offset.saturating_add(1),
-            now.offset
-        ),
-        (Some(_), _) => format!(
-            "subscribed to {topic:?} again: missed messages are lost, and offsets begin anew"
-        ),
+        Some(_) => format!("subscribed to {topic:?} again: there was nothing since"),
     }
 }
 
@@ -316,29 +323,36 @@ mod tests {
 
     #[test]
     fn it_is_plain_whether_something_is_lost() {
-        let told = |epoch, offset, recovered| Subscribed {
+        let asked = Some(Position { epoch: 1, offset: 7 });
+        let told = |epoch, offset, lost_after, recovered| Subscribed {
             topic: "t".to_owned(),
             position: Some(Position { epoch, offset }),
             recovered,
+            lost_after,
         };
-        let asked = Some(Position { epoch: 1, offset: 7 });
         for (asked, told, expected) in [
-            (None, told(1, 7, false), "subscribed to \"t\""),
+            (None, told(1, 7, None, false), "subscribed to \"t\""),
             (
                 asked,
-                told(1, 7, true),
-                "subscribed to \"t\" again: the messages after offset 7 follow",
+                told(1, 7, None, true),
+                "subscribed to \"t\" again: what came after offset 7 follows",
             ),
-            (asked, told(1, 7, false), "subscribed to \"t\" again: no messages were missed"),
+            (asked, told(1, 7, None, false), "subscribed to \"t\" again: there was nothing since"),
             (
                 asked,
-                told(1, 9, false),
-                "subscribed to \"t\" again: missed messages are lost, offsets 8 to 9",
+                told(1, 9, asked, false),
+                "subscribed to \"t\" again: what came while away is lost, offsets 8 to 9",
             ),
             (
                 asked,
-                told(2, 9, false),
-                "subscribed to \"t\" again: missed messages are lost, and offsets begin anew",
+                told(2, 9, asked, false),
+                "subscribed to \"t\" again: what came after offset 7 is lost, and the offsets begin anew",
+            ),
+            // In a subscription that was never lost.
+            (
+                None,
+                told(2, 0, asked, false),
+                "subscribed to \"t\" again: what came after offset 7 is lost, and the offsets begin anew",
             ),
         ] {
             assert_eq!(subscribed_line(asked, &told), expected);

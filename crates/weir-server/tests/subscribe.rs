@@ -92,7 +92,7 @@ fn it_goes_on_where_it_was_and_says_what_is_lost() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap().to_string();
     let mut subscriber = Command::new(env!("CARGO_BIN_EXE_weir"))
-        .args(["subscribe", "t", "--device", "d", "--count", "4", "--addr", &addr])
+        .args(["subscribe", "t", "--device", "d", "--count", "5", "--addr", &addr])
         .env_clear()
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -125,16 +125,21 @@ fn it_goes_on_where_it_was_and_says_what_is_lost() {
     assert_eq!(asked, Some((1, 21)));
     gateway.subscribes(2, 3, false);
     gateway.pushes(4);
+    // A node has found that its cluster has lost messages.
+    gateway.subscribes(3, 0, false);
+    gateway.pushes(1);
 
     assert!(subscriber.wait().unwrap().success());
-    assert_eq!(lines(subscriber.stdout.unwrap()), ["t 11 x", "t 12 x", "t 21 x", "t 4 x"]);
+    assert_eq!(lines(subscriber.stdout.unwrap()), ["t 11 x", "t 12 x", "t 21 x", "t 4 x", "t 1 x"]);
     let expected = [
         "weir: subscribed to \"t\"",
         "weir: subscribed to \"t\" again: the messages after offset 11 follow",
         "weir: fell behind in \"t\" after offset 12: the next messages are no longer kept; subscribing \
          again",
-        "weir: subscribed to \"t\" again: missed messages are lost, offsets 13 to 20",
-        "weir: subscribed to \"t\" again: missed messages are lost, and offsets begin anew",
+        "weir: subscribed to \"t\" again: what came while away is lost, offsets 13 to 20",
+        "weir: subscribed to \"t\" again: what came after offset 21 is lost, and the offsets begin \
+         anew",
+        "weir: subscribed to \"t\" again: what came after offset 4 is lost, and the offsets begin anew",
     ];
     assert_eq!(lines(subscriber.stderr.unwrap()), expected);
 }

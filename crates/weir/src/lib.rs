@@ -3,6 +3,7 @@
 mod admin;
 mod auth;
 mod base;
+mod cluster;
 mod connection;
 mod core;
 mod gateway;
@@ -22,16 +23,17 @@ pub use crate::core::handle::{
     Connection, ConnectionCursor, ConnectionQuery, FromDevice, Gauges, Handle, Refusal, Retained,
     ShardSilent,
 };
+pub use crate::core::publishing::Publishing;
 pub use auth::TokenSource;
 pub use auth::jwt::JwtKeyError;
 pub use base::clock::unix_millis;
 pub use base::config::keys;
 pub use base::config::{
     AccessLogConfig, AccessLogFormat, ActivationConfig, Actor, AdminConfig, AuthConfig,
-    CertificateConfig, ClientAuth, ClientIdentity, Config, ConfigError, ConnectionConfig,
-    DurationError, HttpConfig, JwtAlgorithm, JwtConfig, JwtKeyConfig, LimitsConfig, ListenConfig,
-    MemoryConfig, Right, ServiceConfig, TcpConfig, ThreadsConfig, TlsConfig, TlsVersion,
-    TokenConfig, TopicClass, UdpConfig, parse_duration,
+    CertificateConfig, ClientAuth, ClientIdentity, ClusterConfig, Config, ConfigError,
+    ConnectionConfig, DurationError, HttpConfig, JwtAlgorithm, JwtConfig, JwtKeyConfig,
+    LimitsConfig, ListenConfig, MemoryConfig, RedisUrls, Right, Scope, ServiceConfig, TcpConfig,
+    ThreadsConfig, TlsConfig, TlsVersion, TokenConfig, TopicClass, UdpConfig, parse_duration,
 };
 pub use base::private::{make_private_directory, warn_if_exposed};
 pub use base::threads::{
@@ -42,8 +44,8 @@ pub use gateway::{Gateway, GatewayBuilder, StartError, Started};
 pub use ipnet::IpNet;
 pub use observe::access::AccessLogError;
 pub use observe::counters::{
-    AcceptError, AuthOutcome, ConnectRefuseCause, Counters, PublishTarget, RefreshOutcome,
-    RefuseCause, ResumeOutcome, SubscribeRefuseCause,
+    AcceptError, AuthOutcome, ConnectRefuseCause, Counters, Following, PublishTarget,
+    RefreshOutcome, RefuseCause, ResumeOutcome, SubscribeRefuseCause,
 };
 pub use observe::readiness::{Part, PartReadiness, PartState, Readiness};
 pub use provisioning::device_store::{DeviceStore, StoredDevice};

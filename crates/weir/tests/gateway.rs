@@ -28,24 +28,24 @@ async fn a_message_reaches_topic_device_and_all() {
     let mut first = Peer::settled(&gateway, "d1", &["news"]).await;
     let mut second = Peer::settled(&gateway, "d2", &["news", "more"]).await;
 
-    let accepted = handle.publish(&text(Target::Topic("news"), "one")).unwrap();
+    let accepted = handle.publish(&text(Target::Topic("news"), "one")).unwrap().await.unwrap();
     assert_eq!((accepted.offset, accepted.connections), (Some(1), 2));
     for peer in [&mut first, &mut second] {
         let push = peer.push().await;
         assert_eq!((push.topic.as_str(), push.offset, push.message_id), ("news", 1, accepted.id));
     }
-    let accepted = handle.publish(&text(Target::Device("d2"), "two")).unwrap();
+    let accepted = handle.publish(&text(Target::Device("d2"), "two")).unwrap().await.unwrap();
     assert_eq!((accepted.offset, accepted.connections), (None, 1));
     let push = second.push().await;
     assert_eq!((push.topic.as_str(), push.offset, push.message_id), ("", 0, accepted.id));
 
-    let accepted = handle.publish(&text(Target::All, "three")).unwrap();
+    let accepted = handle.publish(&text(Target::All, "three")).unwrap().await.unwrap();
     assert_eq!(accepted.connections, 2);
     assert_eq!(first.push().await.message_id, accepted.id);
     assert_eq!(second.push().await.message_id, accepted.id);
 
     for target in [Target::Topic("nobody"), Target::Device("nobody")] {
-        let accepted = handle.publish(&text(target, "four")).unwrap();
+        let accepted = handle.publish(&text(target, "four")).unwrap().await.unwrap();
         assert_eq!((accepted.offset, accepted.connections), (None, 0));
     }
     gateway.shutdown().await;
@@ -57,12 +57,22 @@ async fn a_topic_begins_with_its_first_subscriber_and_ends_with_its_last() {
     let handle = gateway.handle();
     let mut peer = Peer::settled(&gateway, "d1", &[]).await;
     for round in 0..3 {
-        peer.say(Says::Subscribe(Subscribe { topic: "t".to_owned(), position: None })).await;
+        peer.say(Says::Subscribe(Subscribe {
+            topic: "t".to_owned(),
+            position: None,
+            presence: false,
+        }))
+        .await;
         assert_eq!(peer.subscribed().await, ("t".to_owned(), 0), "round {round}");
-        handle.publish(&text(Target::Topic("t"), "x")).unwrap();
+        handle.publish(&text(Target::Topic("t"), "x")).unwrap().await.unwrap();
         assert_eq!(peer.push().await.offset, 1);
         // Once more: the position, but no second membership.
-        peer.say(Says::Subscribe(Subscribe { topic: "t".to_owned(), position: None })).await;
+        peer.say(Says::Subscribe(Subscribe {
+            topic: "t".to_owned(),
+            position: None,
+            presence: false,
+        }))
+        .await;
         assert_eq!(peer.subscribed().await.1, 1);
         let is_one = || handle.topics("", None, 10).iter().all(|topic| topic.subscribers == 1);
         eventually(is_one, "one membership").await;
@@ -86,7 +96,10 @@ async fn the_newest_connection_of_a_device_wins() {
     drop(old);
     eventually(|| handle.topics("t", None, 1)[0].subscribers == 1, "the old one has left").await;
     assert_eq!(handle.device("d").await.unwrap().unwrap().len(), 1);
-    assert_eq!(handle.publish(&text(Target::Device("d"), "x")).unwrap().connections, 1);
+    assert_eq!(
+        handle.publish(&text(Target::Device("d"), "x")).unwrap().await.unwrap().connections,
+        1
+    );
     new.push().await;
     gateway.shutdown().await;
 }
@@ -136,7 +149,11 @@ async fn hello_may_come_byte_by_byte_and_with_more_behind_it() {
     let mut peer = Peer::connect(&gateway).await;
     peer.stream.set_nodelay(true).unwrap();
     let mut bytes = encode(hello("d", "", &["a"]));
-    bytes.extend(encode(Says::Subscribe(Subscribe { topic: "b".to_owned(), position: None })));
+    bytes.extend(encode(Says::Subscribe(Subscribe {
+        topic: "b".to_owned(),
+        position: None,
+        presence: false,
+    })));
     let (begin, end) = bytes.split_at(6);
     for byte in begin {
         peer.stream.write_all(&[*byte]).await.unwrap();
@@ -172,8 +189,9 @@ async fn what_cannot_be_done_is_answered_and_the_connection_stays() {
         vec![TokenConfig { token: "secret".to_owned(), device: None, ..TokenConfig::default() }];
     let gateway = start(config).await;
     let mut peer = Peer::settled(&gateway, "d", &["a", "b"]).await;
-    let subscribe =
-        |topic: &str| Says::Subscribe(Subscribe { topic: topic.to_owned(), position: None });
+    let subscribe = |topic: &str| {
+        Says::Subscribe(Subscribe { topic: topic.to_owned(), position: None, presence: false })
+    };
     for (says, code) in [
         (subscribe("c"), "too_many_topics"),
         (subscribe(""), "topic_name"),
@@ -211,7 +229,8 @@ async fn what_a_shard_refuses_is_counted_too() {
     config.limits.topics_per_connection_max = 1;
     let gateway = start(config).await;
     let mut peer = Peer::settled(&gateway, "d", &["a"]).await;
-    peer.say(Says::Subscribe(Subscribe { topic: "b".to_owned(), position: None })).await;
+    peer.say(Says::Subscribe(Subscribe { topic: "b".to_owned(), position: None, presence: false }))
+        .await;
     assert_eq!(peer.error().await.code, "too_many_topics");
     let line = "weir_subscribe_refused_total{cause=\"topics_per_connection_max\"} 1\n";
     assert!(gateway.handle().metrics().contains(line));

@@ -25,14 +25,15 @@ fn config_of(class: TopicClass) -> Config {
 }
 
 fn publish(gateway: &Gateway, key: &str, text: &str) -> Result<Accepted, PublishError> {
-    gateway.handle().publish(&Publication {
+    let publishing = gateway.handle().publish(&Publication {
         target: Target::Topic("room/1"),
         payload: Payload::Text(text),
         content_type: "",
         key,
         ttl: None,
         sender: None,
-    })
+    });
+    publishing.map(|publishing| publishing.accepted().expect("there is no broker"))
 }
 
 /// The messages of ticks until the one with this offset, each with its topic.
@@ -212,7 +213,8 @@ async fn come_back(
     position: Position,
     by_hello: bool,
 ) -> (Peer, Subscribed) {
-    let subscribe = Subscribe { topic: "room/1".to_owned(), position: Some(position) };
+    let subscribe =
+        Subscribe { topic: "room/1".to_owned(), position: Some(position), presence: false };
     let mut peer = Peer::connect(gateway).await;
     let topics = if by_hello { vec![subscribe.clone()] } else { Vec::new() };
     peer.say(Says::Hello(Hello { device_id: device.to_owned(), topics, ..Hello::default() })).await;

@@ -112,7 +112,8 @@ async fn a_device_is_served_through_tls() {
         peer.say(hello("d1", "", &["news"])).await;
         peer.welcome().await;
         peer.subscribed().await;
-        let accepted = gateway.handle().publish(&text(Target::Topic("news"))).unwrap();
+        let accepted =
+            gateway.handle().publish(&text(Target::Topic("news"))).unwrap().await.unwrap();
         assert_eq!(accepted.connections, 1);
         assert_eq!(peer.push().await.topic, "news");
         if name_of(version) == "1.3" {
@@ -222,7 +223,7 @@ async fn a_certificate_says_which_device_it_is() {
             peer.say(hello(device, "", &[])).await;
             peer.welcome().await;
             let device = gateway.handle().publish(&text(Target::Device("meter-7")));
-            assert!(device.unwrap().connections > 0);
+            assert!(device.unwrap().await.unwrap().connections > 0);
         }
         let mut peer = connect(&gateway, &client).await;
         peer.say(hello("meter-8", "", &[])).await;

@@ -11,13 +11,13 @@ export interface Wish extends Wanted {
   readonly wish: number;
 }
 
-/** The meaning of the server's answer to a subscription. */
+/** What an answer to a wish to be in a topic means, or the server's word that it goes on elsewhere. */
 export interface Entered {
   /** Whether the answer belongs to the current wish, not to a cancelled one. */
   readonly isCurrent: boolean;
-  /** The requested position. */
+  /** The position asked for; in a running subscription the last one seen. */
   readonly asked: Position | undefined;
-  /** Whether messages between the requested position and the server's position are lost. */
+  /** Whether something between that position and the one told is lost. */
   readonly hasLost: boolean;
 }
 
@@ -45,7 +45,12 @@ export class Positions {
 
   /** The topics and positions with which the next connection continues. */
   wanted(): Wish[] {
-    return [...this.#places].map(([topic, { at, wish }]) => ({ topic, position: at, wish }));
+    return [...this.#places].map(([topic, { at, presence, wish }]) => ({
+      topic,
+      position: at,
+      presence,
+      wish,
+    }));
   }
 
   /** Whether the topic is wanted and the server has not answered yet. */
@@ -53,15 +58,26 @@ export class Positions {
     return this.#places.get(topic)?.isIn === false && !this.#leaving.has(topic);
   }
 
+  /** Whether the connection is in the topic as it is wanted now. */
+  isIn(topic: string): boolean {
+    return this.#places.get(topic)?.isIn === true && !this.#leaving.has(topic);
+  }
+
+  /** Whether it is to be told who enters and who leaves. */
+  wantsPresence(topic: string): boolean {
+    return this.#places.get(topic)?.presence ?? false;
+  }
+
   at(topic: string): Position | undefined {
     return this.#places.get(topic)?.at;
   }
 
-  /** The program wants the topic. Nothing changes if it is wanted already. */
-  want(topic: string, position: Position | undefined): void {
+  /** Somebody wants to be in the topic. Nothing changes if it is wanted already. */
+  want(topic: string, position: Position | undefined, presence = false): void {
     if (!this.#places.has(topic)) {
       this.#wishes += 1;
-      this.#places.set(topic, { at: position, asked: position, isIn: false, wish: this.#wishes });
+      const wish = this.#wishes;
+      this.#places.set(topic, { at: position, asked: position, isIn: false, presence, wish });
     }
   }
 
@@ -96,19 +112,20 @@ export class Positions {
   }
 
   /**
-   * The connection is subscribed. Missed messages follow; until they have come, the earlier
-   * position stays.
+   * The connection is in the topic. What was missed comes after this: until it has been seen, the earlier position stays.
+   * In a running subscription another epoch says that messages may be lost; the same one repeats what is known.
    */
   handleSubscribed(topic: string, told: Position | undefined, recovered: boolean): Entered {
     const place = this.#places.get(topic);
     if (place === undefined || this.#leaving.has(topic)) {
       return { isCurrent: false, asked: undefined, hasLost: false };
     }
-    const { at, asked } = place;
+    const { at, isIn } = place;
+    const asked = isIn ? at : place.asked;
     const isSameEpoch = at !== undefined && at.epoch === told?.epoch;
-    const hasLost =
-      !place.isIn && !recovered && asked !== undefined && !(isSameEpoch && at.offset === told.offset);
-    if (!((place.isIn || recovered) && isSameEpoch)) {
+    const isKnown = isSameEpoch && (isIn || at.offset === told.offset);
+    const hasLost = !recovered && asked !== undefined && !isKnown;
+    if (!((isIn || recovered) && isSameEpoch)) {
       place.at = told;
     }
     place.isIn = true;
@@ -158,5 +175,6 @@ interface Place {
   asked: Position | undefined;
   /** Whether the server has answered. Only then messages change `at`. */
   isIn: boolean;
+  readonly presence: boolean;
   readonly wish: number;
 }

@@ -115,14 +115,22 @@ export function tooMany({ topic }: Publication): WeirError {
   return new WeirError('busy', text, { topic });
 }
 
-/** Reads the API's form: ids are hexadecimal, and the offset may be absent. */
-function published(answer: { id?: unknown; offset?: unknown; connections?: unknown }): Published {
-  const { id, offset, connections } = answer;
-  if (typeof id !== 'string' || !/^[0-9a-f]{16}$/.test(id)) {
+/** The API's form: ids are hexadecimal there, and offset and epoch may be absent. */
+function published(answer: {
+  id?: unknown;
+  offset?: unknown;
+  epoch?: unknown;
+  connections?: unknown;
+}): Published {
+  const { id, offset, epoch, connections } = answer;
+  const isHex = (value: unknown): value is string =>
+    typeof value === 'string' && /^[0-9a-f]{16}$/.test(value);
+  if (!isHex(id)) {
     throw new WeirError('protocol', `a publish was answered with ${JSON.stringify(answer)}`);
   }
   return {
     messageId: BigInt(`0x${id}`),
+    epoch: isHex(epoch) ? BigInt(`0x${epoch}`) : 0n,
     offset: typeof offset === 'number' ? BigInt(offset) : 0n,
     connections: typeof connections === 'number' ? connections : 0,
   };

@@ -2,7 +2,7 @@
 
 import { WeirError } from './errors.js';
 import { Emitter } from './events.js';
-import type { Message, Position } from './wire.js';
+import type { Member, Message, Position } from './wire.js';
 
 /** The connection is subscribed: every message after a position reaches it. */
 export interface Subscribed {
@@ -29,13 +29,13 @@ export interface Unsubscribed {
 }
 
 /**
- * Missed messages of a topic are lost: its epoch has ended, as after a restart of the server, or
- * some messages are no longer kept.
+ * Messages of a topic are lost: its epoch is over, as after a restart of the server, or not all of what was missed is kept
+ * any more. In a cluster this may come while the connection stays.
  */
 export interface NotRecovered {
   /** The topic's name. */
   readonly topic: string;
-  /** The requested position. */
+  /** The position that was asked for, or the last one seen. */
   readonly asked: Position;
   /**
    * The position from which the topic continues. If the epochs are equal, the messages between the
@@ -44,14 +44,31 @@ export interface NotRecovered {
   readonly position: Position | undefined;
 }
 
-/** The events of a subscription, by their names for {@link Subscription.on}. */
+/**
+ * Who has entered a topic and who has left it since the event before.
+ *
+ * Those who were there before are in `GET /v1/topics/{topic}/presence` of the server. Somebody may be told of twice, so
+ * keep the members as a set. It is heard where the topic was wanted with `presence`.
+ */
+export interface Presence {
+  /** The topic's name. */
+  readonly topic: string;
+  /** Connections that have entered. */
+  readonly joined: readonly Member[];
+  /** Connections that have left. */
+  readonly left: readonly Member[];
+}
+
+/** What a subscription tells, by the names for {@link Subscription.on}. */
 export interface SubscriptionEvents {
   /** A message. Messages come in order, each one once. */
   message: Message;
   /** The topic continues from a position: after the first answer, and after each reconnect. */
   subscribed: Subscribed;
-  /** Missed messages are lost. */
+  /** Messages are lost. */
   notRecovered: NotRecovered;
+  /** Connections have entered or left. */
+  presence: Presence;
   /** The server has ended the topic. */
   unsubscribed: Unsubscribed;
   /** The server refuses the topic. Only after `busy` the client tries again. */

@@ -4,7 +4,10 @@ import { WeirError } from './errors.js';
 
 /** A position in a topic's stream of messages. Offsets of different epochs cannot be compared. */
 export interface Position {
-  /** A random number of 64 bits, new for each topic and each start of the server. */
+  /**
+   * Random per topic and unbroken sequence of offsets: a restart of the server, or a loss in a cluster, begins another.
+   * 64 bits.
+   */
   readonly epoch: bigint;
   /** Offset of the last message seen. The first message of a topic has offset 1. */
   readonly offset: bigint;
@@ -53,11 +56,21 @@ export interface Published {
   readonly messageId: bigint;
   /** The message's offset in the topic's epoch; 0 if the server gives none. */
   readonly offset: bigint;
+  /** The epoch of the offset; 0 where the server gives none. */
+  readonly epoch: bigint;
   /**
-   * Number of connections subscribed at that moment. It does not mean that they have received the
-   * message.
+   * How many connections were subscribed at that moment, at the node that has answered. That they have read it, it does
+   * not mean.
    */
   readonly connections: number;
+}
+
+/** A connection that is in a topic, or was. */
+export interface Member {
+  /** Its device. */
+  readonly deviceId: string;
+  /** Its id. */
+  readonly connectionId: bigint;
 }
 
 /** @internal */
@@ -68,6 +81,7 @@ export type ServerMessage =
   | { kind: 'batch'; messages: Message[] }
   | { kind: 'subscribed'; topic: string; position: Position | undefined; recovered: boolean }
   | { kind: 'unsubscribed'; topic: string; reason: string; position: Position | undefined }
+  | { kind: 'presence'; topic: string; joined: Member[]; left: Member[] }
   | { kind: 'published'; request: number; published: Published }
   | { kind: 'error'; code: string; message: string; request: number; topic: string }
   | { kind: 'expiring'; expiresAtMs: number }
@@ -97,6 +111,8 @@ export type ClientMessage =
 export interface Wanted {
   readonly topic: string;
   readonly position: Position | undefined;
+  /** Whether it is to be told who enters and who leaves. */
+  readonly presence: boolean;
 }
 
 /**
@@ -242,12 +258,19 @@ const DECODERS: Record<ServerMessage['kind'], (fields: Fields) => ServerMessage>
     reason: fields.string('reason'),
     position: fields.position('position'),
   }),
+  presence: (fields) => ({
+    kind: 'presence',
+    topic: fields.string('topic'),
+    joined: fields.list('joined').map(member),
+    left: fields.list('left').map(member),
+  }),
   published: (fields) => ({
     kind: 'published',
     request: fields.u32('request'),
     published: {
       messageId: fields.u64('messageId'),
       offset: fields.u64('offset'),
+      epoch: fields.u64('epoch'),
       connections: fields.u32('connections'),
     },
   }),
@@ -280,6 +303,10 @@ function message(fields: Fields, topic: string): Message {
     offset: fields.u64('offset'),
     sender: fields.u64('sender'),
   };
+}
+
+function member(fields: Fields): Member {
+  return { deviceId: fields.string('deviceId'), connectionId: fields.u64('connectionId') };
 }
 
 /**
@@ -393,10 +420,10 @@ function shown(text: string | undefined): string {
   return whole.length > 60 ? `${whole.slice(0, 60)}…` : whole;
 }
 
-function wantedToJson({ topic, position }: Wanted): object {
-  return position === undefined
-    ? { topic }
-    : { topic, position: { epoch: `${position.epoch}`, offset: `${position.offset}` } };
+function wantedToJson({ topic, position, presence }: Wanted): object {
+  const from = position && { epoch: `${position.epoch}`, offset: `${position.offset}` };
+  // What is undefined is left out of JSON.
+  return { topic, position: from, presence: presence ? true : undefined };
 }
 
 function toBase64(bytes: Uint8Array): string {

@@ -21,7 +21,7 @@ function client(t, fake, options = {}) {
   const client = new WeirClient({ url: fake.url, ...FAST, ...options });
   t.after(() => client.close());
   const events = {};
-  for (const name of ['open', 'close', 'reconnecting', 'error', 'message', 'subscribed', 'unsubscribed', 'notRecovered', 'expiring']) {
+  for (const name of ['open', 'close', 'reconnecting', 'error', 'message', 'subscribed', 'unsubscribed', 'notRecovered', 'presence', 'expiring']) {
     events[name] = new Inbox();
     client.on(name, (event) => events[name].put(event));
   }
@@ -87,6 +87,48 @@ test('topics for which a hello has no room are asked for after the welcome', asy
     asked.push((await peer.next()).subscribe.topic);
   }
   assert.deepEqual(asked, topics);
+});
+
+test('another epoch in a running subscription is told as a loss', async (t) => {
+  const fake = await FakeServer.start(t);
+  const { client: weir, events } = client(t, fake, { topics: ['a'] });
+  weir.connect();
+  const peer = await fake.welcome();
+  peer.say(subscribed(0));
+  [1, 2].forEach((offset) => peer.say(push(offset)));
+  // The answer to another wish says nothing new.
+  peer.say(subscribed(2));
+  assert.deepEqual(await texts(events.message, 2), ['1', '2']);
+  peer.say(subscribed(0, false, '5'));
+  peer.say(push(1));
+  assert.deepEqual(await events.notRecovered.next(), {
+    topic: 'a',
+    asked: { epoch: BigInt(EPOCH), offset: 2n },
+    position: { epoch: 5n, offset: 0n },
+  });
+  assert.deepEqual(await texts(events.message, 1), ['1']);
+  assert.deepEqual(weir.positions().get('a'), { epoch: 5n, offset: 1n });
+  assert.equal(events.notRecovered.length, 0);
+});
+
+test('who enters and who leaves is told where it is wanted, after a reconnect too', async (t) => {
+  const fake = await FakeServer.start(t);
+  const { client: weir, events } = client(t, fake, { topics: [{ topic: 'a', presence: true }] });
+  weir.connect();
+  let peer = await fake.welcome();
+  assert.deepEqual(peer.hello.topics, [{ topic: 'a', presence: true }]);
+  peer.say(subscribed(0));
+  const left = [{ deviceId: 'd', connectionId: '7' }];
+  peer.say({ presence: { topic: 'other', left } });
+  peer.say({ presence: { topic: 'a', left } });
+  const told = { topic: 'a', joined: [], left: [{ deviceId: 'd', connectionId: 7n }] };
+  assert.deepEqual(await events.presence.next(), told);
+  peer.say({ unsubscribed: { topic: 'a', reason: 'fell_behind', position: { epoch: EPOCH, offset: '0' } } });
+  const again = { topic: 'a', position: { epoch: EPOCH, offset: '0' }, presence: true };
+  assert.deepEqual(await peer.next(), { subscribe: again });
+  peer.cut();
+  peer = await fake.welcome();
+  assert.deepEqual(peer.hello.topics, [again]);
 });
 
 test('a cut connection is resumed, and what comes twice is handed out once', async (t) => {
@@ -217,8 +259,8 @@ test('a publish is answered by its number, or fails with the connection', async 
   const [one, two] = [await peer.next(), await peer.next()].map(({ publish }) => publish);
   assert.deepEqual(one, { topic: 'a', text: 'x', contentType: 'text/plain', key: 'k', request: one.request });
   peer.say({ error: { code: 'rate_limited', message: 'slowly', request: two.request, topic: 'a' } });
-  peer.say({ published: { request: one.request, messageId: '9', offset: '3', connections: 2 } });
-  assert.deepEqual(await first, { messageId: 9n, offset: 3n, connections: 2 });
+  peer.say({ published: { request: one.request, messageId: '9', offset: '3', epoch: '8', connections: 2 } });
+  assert.deepEqual(await first, { messageId: 9n, offset: 3n, epoch: 8n, connections: 2 });
   await assert.rejects(second, { code: 'rate_limited', topic: 'a' });
   peer.cut();
   await assert.rejects(third, { code: 'connection_lost' });
@@ -695,8 +737,13 @@ test('over SSE a publish is a request of its own', async (t) => {
   let request = await fake.publishes.next();
   assert.deepEqual(request.body, { topic: 'a', data: '/w==', key: 'k', content_type: 'x/y' });
   assert.equal(request.headers.authorization, 'Bearer t');
-  request.response.end('{"id":"5d0c7a9e00000001","connections":2,"offset":17}');
-  assert.deepEqual(await first, { messageId: 0x5d0c7a9e00000001n, offset: 17n, connections: 2 });
+  request.response.end('{"id":"5d0c7a9e00000001","connections":2,"offset":17,"epoch":"8f3a61c2d4e5b709"}');
+  assert.deepEqual(await first, {
+    messageId: 0x5d0c7a9e00000001n,
+    offset: 17n,
+    epoch: 0x8f3a61c2d4e5b709n,
+    connections: 2,
+  });
   const second = weir.publish({ topic: 'a', text: 'x' });
   request = await fake.publishes.next();
   request.response.writeHead(429, { 'Content-Type': 'application/problem+json', 'Retry-After': '2' });
@@ -710,7 +757,7 @@ test('over SSE a publish is a request of its own', async (t) => {
   (await fake.publishes.next()).response.destroy();
   await assert.rejects(fourth, { code: 'connection_lost', topic: 'a' });
   request.response.end('{"id":"0000000000000001","connections":0}');
-  assert.deepEqual(await third, { messageId: 1n, offset: 0n, connections: 0 });
+  assert.deepEqual(await third, { messageId: 1n, offset: 0n, epoch: 0n, connections: 0 });
   weir.close();
   await assert.rejects(weir.publish({ topic: 'a', text: 'x' }), { code: 'not_connected' });
 });

@@ -58,6 +58,17 @@ test('a second answer takes nothing for seen', () => {
   assert.deepEqual(positions.at('t'), at(1, 5));
 });
 
+test('another epoch in a running subscription is a loss of what followed the last message seen', () => {
+  const positions = asked(undefined);
+  positions.handleSubscribed('t', at(1, 5), false);
+  positions.handleMessage('t', 6n);
+  const entered = positions.handleSubscribed('t', at(2, 0), false);
+  assert.deepEqual(entered, { isCurrent: true, asked: at(1, 6), hasLost: true });
+  assert.deepEqual(positions.at('t'), at(2, 0));
+  assert.equal(positions.handleSubscribed('t', at(2, 3), false).hasLost, false);
+  assert.equal(positions.handleMessage('t', 1n), 'new');
+});
+
 test('what was on its way says nothing of the return', () => {
   const positions = asked(at(1, 5));
   const again = () => {

@@ -23,12 +23,16 @@ test('what the server says has the types that programs want', () => {
       { kind: 'unsubscribed', topic: 'a', reason: 'fell_behind', position: undefined },
     ],
     [
-      { published: { request: 4294967295, messageId: `${U64_MAX}`, offset: 3, connections: '2' } },
+      { published: { request: 4294967295, messageId: `${U64_MAX}`, offset: 3, epoch: '4', connections: '2' } },
       {
         kind: 'published',
         request: 4294967295,
-        published: { messageId: U64_MAX, offset: 3n, connections: 2 },
+        published: { messageId: U64_MAX, offset: 3n, epoch: 4n, connections: 2 },
       },
+    ],
+    [
+      { presence: { topic: 'a', joined: [{ deviceId: 'd', connectionId: `${U64_MAX}` }] } },
+      { kind: 'presence', topic: 'a', joined: [{ deviceId: 'd', connectionId: U64_MAX }], left: [] },
     ],
     [
       { error: { code: 'busy', message: 'later', topic: 'a' } },
@@ -93,8 +97,8 @@ test('what the client says is proto3 JSON', () => {
       client: 'c',
       heartbeatMs: 1,
       topics: [
-        { topic: 'a', position, wish: 3 },
-        { topic: 'b', position: undefined },
+        { topic: 'a', position, presence: false, wish: 3 },
+        { topic: 'b', position: undefined, presence: true },
       ],
     }),
     {
@@ -103,7 +107,7 @@ test('what the client says is proto3 JSON', () => {
         token: 't',
         client: 'c',
         heartbeatMs: 1,
-        topics: [{ topic: 'a', position: { epoch: `${U64_MAX}`, offset: '2' } }, { topic: 'b' }],
+        topics: [{ topic: 'a', position: { epoch: `${U64_MAX}`, offset: '2' } }, { topic: 'b', presence: true }],
       },
     },
   );

@@ -13,7 +13,7 @@ use super::{File, Finding};
 const ROOT: &str = "crates/weir/src/";
 
 /// The floors, the lowest first. Folders on the same floor may not use each other.
-const FLOORS: [&[&str]; 12] = [
+const FLOORS: [&[&str]; 13] = [
     &["base"],
     &["observe"],
     &["limits"],
@@ -21,6 +21,7 @@ const FLOORS: [&[&str]; 12] = [
     &["auth"],
     &["provisioning"],
     &["topics"],
+    &["cluster"],
     &["core"],
     &["connection"],
     &["http", "udp"],

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 use weir_client::{
-    Advice, Client, ClientError, Event, Options, Payload, Position, Publication, Published,
-    ServerError, Subscribed, Subscription, Unsubscribed,
+    Advice, Client, ClientError, Event, Member, Options, Payload, Position, Presence, Publication,
+    Published, ServerError, Subscribed, Subscription, Unsubscribed,
 };
 use weir_wire::v1::client_message::Kind as FromDevice;
 use weir_wire::v1::server_message::Kind as ToDevice;
@@ -22,6 +22,7 @@ async fn hello_says_what_the_options_say() {
     options.topics.push(Subscription {
         topic: "sport".to_owned(),
         from: Some(Position { epoch: 9, offset: 4 }),
+        presence: true,
     });
     let connecting = tokio::spawn(Client::connect(addr, options));
 
@@ -35,10 +36,11 @@ async fn hello_says_what_the_options_say() {
             client: "test/1".to_owned(),
             heartbeat_ms: 30_000,
             topics: vec![
-                v1::Subscribe { topic: "news".to_owned(), position: None },
+                v1::Subscribe { topic: "news".to_owned(), position: None, presence: false },
                 v1::Subscribe {
                     topic: "sport".to_owned(),
                     position: Some(v1::Position { epoch: 9, offset: 4 }),
+                    presence: true,
                 },
             ],
         }
@@ -81,7 +83,7 @@ async fn topics_are_entered_pushed_to_and_left() {
     let (mut client, mut peer) = quiet_pair().await;
 
     client.subscribe("news").await.unwrap();
-    let asked = v1::Subscribe { topic: "news".to_owned(), position: None };
+    let asked = v1::Subscribe { topic: "news".to_owned(), position: None, presence: false };
     assert_eq!(peer.hears().await, FromDevice::Subscribe(asked));
     let position = Some(v1::Position { epoch: 5, offset: 10 });
     peer.says(ToDevice::Subscribed(v1::Subscribed {
@@ -91,7 +93,8 @@ async fn topics_are_entered_pushed_to_and_left() {
     }))
     .await;
     let position = Some(Position { epoch: 5, offset: 10 });
-    let told = Subscribed { topic: "news".to_owned(), position, recovered: true };
+    let (topic, lost_after) = ("news".to_owned(), None);
+    let told = Subscribed { topic, position, recovered: true, lost_after };
     assert_eq!(client.next().await.unwrap(), Some(Event::Subscribed(told)));
 
     peer.says(ToDevice::Push(push("news", "one", 11))).await;
@@ -110,6 +113,51 @@ async fn topics_are_entered_pushed_to_and_left() {
     assert_eq!(client.next().await.unwrap(), Some(Event::Unsubscribed(told)));
 }
 
+/// A node of a cluster may find that messages are lost, and tells those who are in the topic.
+#[tokio::test]
+async fn a_loss_in_a_running_subscription_is_told() {
+    let (mut client, mut peer) = quiet_pair().await;
+    client.subscribe("news").await.unwrap();
+    peer.hears().await;
+    for (epoch, offset, lost_after) in
+        [(5, 10, None), (6, 0, Some(Position { epoch: 5, offset: 11 }))]
+    {
+        let (topic, recovered) = ("news".to_owned(), false);
+        let position = Some(v1::Position { epoch, offset });
+        peer.says(ToDevice::Subscribed(v1::Subscribed { topic, position, recovered })).await;
+        let (topic, position) = ("news".to_owned(), Some(Position { epoch, offset }));
+        let told = Subscribed { topic, position, recovered, lost_after };
+        assert_eq!(client.next().await.unwrap(), Some(Event::Subscribed(told)));
+        peer.says(ToDevice::Push(push("news", "x", offset + 1))).await;
+        assert_eq!(client.next().await.unwrap(), Some(pushed("news", "x", offset + 1)));
+    }
+    let position = Some(Position { epoch: 6, offset: 1 });
+    assert_eq!(client.positions()[0].from, position);
+}
+
+#[tokio::test]
+async fn who_enters_and_who_leaves_is_told_where_it_was_asked_for() {
+    let (mut client, mut peer) = quiet_pair().await;
+    client.subscribe(Subscription::from("room").presence()).await.unwrap();
+    let asked = v1::Subscribe { topic: "room".to_owned(), position: None, presence: true };
+    assert_eq!(peer.hears().await, FromDevice::Subscribe(asked));
+    let (joined, left) = (("a", 1_u64 << 60), ("b", 2));
+    let told = |(device_id, connection_id): (&str, u64)| {
+        let device_id = device_id.to_owned();
+        vec![v1::Member { device_id, connection_id }]
+    };
+    let topic = "room".to_owned();
+    let presence = v1::Presence { topic, joined: told(joined), left: told(left) };
+    peer.says(ToDevice::Presence(presence)).await;
+    let member = |(device_id, connection_id): (&str, u64)| {
+        let device_id = device_id.to_owned();
+        vec![Member { device_id, connection_id }]
+    };
+    let topic = "room".to_owned();
+    let presence = Presence { topic, joined: member(joined), left: member(left) };
+    assert_eq!(client.next().await.unwrap(), Some(Event::Presence(presence)));
+}
+
 #[tokio::test]
 async fn a_publish_is_answered_with_its_number() {
     let (mut client, mut peer) = quiet_pair().await;
@@ -119,9 +167,9 @@ async fn a_publish_is_answered_with_its_number() {
     assert_eq!(heard.payload, Some(v1::publish::Payload::Data(vec![0, 255])));
     assert_eq!((heard.topic.as_str(), heard.request), ("t", 8));
 
-    let answer = v1::Published { request: 8, message_id: 1, offset: 2, connections: 3 };
+    let answer = v1::Published { request: 8, message_id: 1, offset: 2, connections: 3, epoch: 4 };
     peer.says(ToDevice::Published(answer)).await;
-    let told = Published { request: 8, message_id: 1, offset: 2, connections: 3 };
+    let told = Published { request: 8, message_id: 1, offset: 2, connections: 3, epoch: 4 };
     assert_eq!(client.next().await.unwrap(), Some(Event::Published(told)));
 
     let answer = v1::Error {

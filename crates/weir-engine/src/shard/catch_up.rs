@@ -42,6 +42,15 @@ pub(super) enum Progress {
 }
 
 impl<N: Net, F: Front> Shard<N, F> {
+    /// A message says that a new epoch of its topic begins: a connection that lags behind the old one gets nothing more
+    /// of that, and learns so by the message.
+    pub(super) fn end_epoch(&mut self, slot: Slot, topic: TopicId, message: &Message) {
+        if message.replaces() != 0 {
+            self.end_lag(slot, topic);
+            self.forget_position(slot, message.replaces());
+        }
+    }
+
     pub(super) fn is_lagging(&self, slot: Slot) -> bool {
         self.table[slot].outbox.as_ref().is_some_and(|outbox| !outbox.lags.is_empty())
     }
@@ -50,13 +59,13 @@ impl<N: Net, F: Front> Shard<N, F> {
     /// store keeps the message, and the connection notes that it needs this message, or a newer one
     /// of its key.
     pub(super) fn lag(&mut self, slot: Slot, topic: TopicId, message: &Arc<Message>) {
-        let (now, seen) = (self.now, message.offset());
+        let (now, seen) = (self.now, message.order());
         let outbox = self.outbox(slot);
         if let Some(lag) = outbox.lags.iter_mut().find(|lag| lag.topic == topic) {
             lag.seen = lag.seen.max(seen);
             return self.remember(slot, topic, message);
         }
-        let next = message.singles().first().map_or(seen, |single| single.offset());
+        let next = message.singles().first().map_or(seen, |single| single.order());
         let is_first = outbox.lags.is_empty();
         outbox.lags.push(Lag { topic, next, seen });
         if is_first {
@@ -79,7 +88,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     fn remember(&mut self, slot: Slot, topic: TopicId, message: &Arc<Message>) {
         let keeps_older = self.is_seeded_older_kept();
         let messages_max = self.settings.conflation_keys_max;
-        if !self.latest.meet(topic, message.offset()) {
+        if !self.latest.meet(topic, message.order()) {
             return;
         }
         let alone = [Arc::clone(message)];
@@ -125,7 +134,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         {
             let mut batch = std::mem::take(&mut self.batch);
             let expired = self.latest.gather(&lag, self.now, &mut batch);
-            let epoch = batch.first().map_or(0, |message| message.epoch());
+            let of = batch.first().map_or((0, 0), |message| (message.epoch(), message.shift()));
             if !self.form_batch(slot, &mut batch) {
                 batch.clear();
             }
@@ -147,7 +156,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             };
             batch.clear();
             self.batch = batch;
-            self.take_back_position(slot, lag.topic, epoch);
+            self.take_back_position(slot, lag.topic, of);
             if matches!(progress, Progress::Stop) {
                 return;
             }
@@ -195,7 +204,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             if sent == 0 {
                 break;
             }
-            next = Some(message.offset() + 1);
+            next = Some(message.order() + 1);
             self.note_accepted();
             let whole = message.bytes(format).len();
             if sent < whole {
@@ -246,7 +255,7 @@ impl<N: Net, F: Front> Shard<N, F> {
                     .record(self.now.since(message.accepted_at()), 1);
             }
         }
-        self.end_batch(slot, batch[count - 1].offset() + 1);
+        self.end_batch(slot, batch[count - 1].order() + 1);
         let Some(rest) = rest else { return Progress::GoOn };
         // The record holds all of them, or it is one message.
         let items = batch[..count].iter().map(|message| Item::Message(Arc::clone(message)));
@@ -254,7 +263,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         Progress::Stop
     }
 
-    /// A batch has left, or is committed. The next message of its topic has the offset `next`.
+    /// A batch has left, or is committed: the next of its topic has the order `next`.
     fn end_batch(&mut self, slot: Slot, next: u64) {
         let Some(outbox) = &mut self.table[slot].outbox else { return };
         if let Some(lag) = outbox.lags.first_mut() {

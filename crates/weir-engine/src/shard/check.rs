@@ -42,7 +42,8 @@ pub(crate) struct Peek<'a> {
     pub(crate) lags: Vec<TopicId>,
     pub(crate) resumes: Vec<TopicId>,
     pub(crate) is_held_back: bool,
-    /// Whether the shard does not read from it, because it sends faster than it may.
+    /// It is not read from, as it sends faster than it may; and whether it will not be when it sends the next time.
+    pub(crate) is_read_paused: bool,
     pub(crate) is_too_fast: bool,
     /// Whether the records that came with the adoption are opened.
     pub(crate) has_read_ahead: bool,
@@ -118,6 +119,7 @@ impl<N: Net, F: Front> Shard<N, F> {
                 .as_ref()
                 .and_then(|outbox| (!outbox.lags.is_empty()).then_some(outbox.taken_at)),
             is_held_back: entry.flags.held_back || !entry.flags.welcomed,
+            is_read_paused: entry.flags.reading == Reading::Paused,
             is_too_fast: entry.flags.reading == Reading::Paused
                 || self.reading_due(slot) > self.tick(),
             has_read_ahead: self.tls.get(entry.tls).is_none_or(|tls| !tls.is_ahead),

@@ -107,7 +107,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             return self.report(Report::Refused { ticket, reason }, true);
         }
         let slot = self.table.reserve();
-        let key = key_of(self.table.id(self.index, slot).generation(), slot);
+        let key = key_of(self.table.generation_of(slot), slot);
         let socket = match self.net.adopt(socket, key, priority) {
             Ok(socket) => socket,
             Err(_) => {

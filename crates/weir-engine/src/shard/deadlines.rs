@@ -98,7 +98,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     /// The same for a connection below the high watermark, whether it lags or not.
     pub(super) fn next_deadline_of_listener(&self, slot: Slot) -> (Tick, Due) {
         let entry = &self.table[slot];
-        let silence = entry.heartbeat.saturating_mul(2);
+        let silence = entry.heartbeat().saturating_mul(2);
         let silent = Due::End(CloseReason::HeartbeatMissed);
         if entry.flags.reading == Reading::Paused {
             return (self.reading_due(slot), Due::Read);
@@ -113,7 +113,7 @@ impl<N: Net, F: Front> Shard<N, F> {
                 (entry.heard_at.plus(silence), due)
             }
             Format::WsProtobuf | Format::WsJson | Format::Sse => {
-                (entry.heard_at.plus(entry.heartbeat), Due::Beat)
+                (entry.heard_at.plus(entry.heartbeat()), Due::Beat)
             }
             Format::Stream => (entry.heard_at.plus(silence), silent),
         };

@@ -132,19 +132,33 @@ impl<N: Net, F: Front> Shard<N, F> {
         positions.iter_mut().find(|(known, _)| *known == epoch).map(|(_, last)| last)
     }
 
-    /// Takes back the position of messages that were formed to catch up with a topic and have not
-    /// begun to leave.
-    pub(super) fn take_back_position(&mut self, slot: Slot, topic: TopicId, epoch: u64) {
+    /// What was formed to catch up with a topic and has not begun to leave is not told as received.
+    /// `epoch` and `shift` are those of the messages.
+    pub(super) fn take_back_position(
+        &mut self,
+        slot: Slot,
+        topic: TopicId,
+        (epoch, shift): (u64, u64),
+    ) {
         if epoch == 0 || !self.tells_positions(slot) || self.is_seeded_early_position() {
             return;
         }
         let lags = self.table[slot].outbox.as_ref().map_or(&[][..], |outbox| &outbox.lags);
         if let Some(lag) = lags.iter().find(|lag| lag.topic == topic) {
-            let sent = lag.next.saturating_sub(1);
+            let sent = lag.next.saturating_sub(1).wrapping_sub(shift);
             if let Some(last) = self.position(slot, epoch) {
                 *last = sent;
             }
         }
+    }
+
+    /// An epoch has ended: its position is not told any more.
+    pub(super) fn forget_position(&mut self, slot: Slot, epoch: u64) {
+        let Some(positions) = self.positions.get_mut(&slot) else { return };
+        let Some(at) = positions.iter().position(|(known, _)| *known == epoch) else { return };
+        positions.swap_remove(at);
+        positions.shrink_to_fit();
+        self.events.give(POSITION_BYTES);
     }
 
     fn put_positions(&self, slot: Slot, out: &mut Vec<u8>) {

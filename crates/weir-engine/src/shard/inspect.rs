@@ -63,7 +63,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             peer: entry.socket.as_ref().and_then(|socket| self.net.peer_addr(socket)),
             age: duration_of(now.since(entry.adopted_at)),
             idle: duration_of(now.since(entry.heard_at)),
-            heartbeat: duration_of(entry.heartbeat),
+            heartbeat: duration_of(entry.heartbeat()),
             queued_bytes: outbox.map_or(0, |outbox| outbox.bytes()),
             stalled: outbox
                 .and_then(|outbox| outbox.stuck_since())

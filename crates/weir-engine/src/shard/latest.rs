@@ -26,14 +26,13 @@ pub(super) struct Latest {
 
 /// The newest messages of one topic.
 ///
-/// Invariant: at most one message for each key; `by_key` has the offsets of messages with a key.
+/// Invariant: of each key at most one message; `by_key` has the orders of those with a key. Order: [`Message::order`].
 #[derive(Debug, Default)]
 struct Store {
     lagging: usize,
-    /// Offset of the last entered message. The next connection in the same walk need not enter it
-    /// again.
+    /// Order of the last message that was entered. The next connection in the same walk need not enter it again.
     met: Option<u64>,
-    by_offset: BTreeMap<u64, Held>,
+    by_order: BTreeMap<u64, Held>,
     by_key: HashMap<Key, u64>,
     /// Bytes that the shard's lease holds for the store.
     charged: usize,
@@ -102,7 +101,7 @@ impl Hash for Key {
 
 impl Store {
     fn footprint(&self) -> usize {
-        STORE_BYTES + self.by_offset.len() * NODE_BYTES
+        STORE_BYTES + self.by_order.len() * NODE_BYTES
     }
 
     /// Enters a message that counts as waiting, unless it, or a newer one of its key, is there.
@@ -111,10 +110,10 @@ impl Store {
     /// A connection that meets the message later, in a slower walk, enters it once more. That
     /// changes nothing.
     fn enter(&mut self, message: Held, messages_max: usize, keeps_older: bool) -> usize {
-        let offset = message.offset();
-        let is_full = self.by_offset.len() >= messages_max;
-        if is_full && self.by_offset.first_key_value().is_some_and(|(first, _)| offset < *first) {
-            // The store has removed it already, and counted it then.
+        let offset = message.order();
+        let is_full = self.by_order.len() >= messages_max;
+        if is_full && self.by_order.first_key_value().is_some_and(|(first, _)| offset < *first) {
+            // It has fallen out already, and was counted then.
             return 0;
         }
         let mut replaced = 0;
@@ -124,16 +123,16 @@ impl Store {
                 if before >= offset || keeps_older {
                     return 0;
                 }
-                self.by_offset.remove(&before);
-                // The key must not point into the old message, or it would keep that message alive.
+                self.by_order.remove(&before);
+                // The key's old message must not stay alive for its bytes.
                 self.by_key.remove(&key);
                 replaced = 1;
             }
             self.by_key.insert(key, offset);
         }
-        self.by_offset.insert(offset, message);
-        while self.by_offset.len() > messages_max
-            && let Some((_, oldest)) = self.by_offset.pop_first()
+        self.by_order.insert(offset, message);
+        while self.by_order.len() > messages_max
+            && let Some((_, oldest)) = self.by_order.pop_first()
         {
             if !oldest.key().is_empty() {
                 self.by_key.remove(&Key(Arc::clone(&oldest.0)));
@@ -149,7 +148,7 @@ impl Store {
             return None;
         }
         let mut bytes = 0;
-        for (offset, message) in self.by_offset.range(lag.next..=lag.seen) {
+        for (offset, message) in self.by_order.range(lag.next..=lag.seen) {
             if message.is_expired(now) {
                 return batch.is_empty().then_some(*offset);
             }
@@ -231,7 +230,7 @@ impl Latest {
     /// The most bytes that a holder has, among the topics of these lags.
     pub(super) fn most_held(&self, lags: &[Lag], budget: &Budget) -> usize {
         let stores = lags.iter().filter_map(|lag| self.topics.get(&lag.topic));
-        let newest = stores.filter_map(|store| store.by_offset.values().next_back());
+        let newest = stores.filter_map(|store| store.by_order.values().next_back());
         let held = newest.map(|message| budget.held_by(message.charge().holders().target));
         held.max().unwrap_or(0)
     }
@@ -241,7 +240,7 @@ impl Latest {
 impl Latest {
     /// The messages of all stores.
     pub(super) fn held(&self) -> impl Iterator<Item = &Arc<Message>> {
-        self.topics.values().flat_map(|store| store.by_offset.values()).map(|held| &held.0)
+        self.topics.values().flat_map(|store| store.by_order.values()).map(|held| &held.0)
     }
 
     /// The bytes that the stores have taken from the lease.
@@ -268,9 +267,9 @@ impl Store {
         if self.charged != self.footprint() {
             return Err(format!("charged {} of {}", self.charged, self.footprint()));
         }
-        let keys = self.by_offset.values().filter(|message| !message.key().is_empty()).count();
+        let keys = self.by_order.values().filter(|message| !message.key().is_empty()).count();
         let is_agreed = self.by_key.iter().all(|(key, offset)| {
-            self.by_offset.get(offset).is_some_and(|message| Arc::ptr_eq(&message.0, &key.0))
+            self.by_order.get(offset).is_some_and(|message| Arc::ptr_eq(&message.0, &key.0))
         });
         if keys != self.by_key.len() || !is_agreed {
             return Err(format!("keys and messages disagree: {self:?}"));

@@ -209,7 +209,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             limits,
             slices: SLICES,
             stats,
-            table: Table::new(settings.connections_max),
+            table: Table::new(settings.connections_max, settings.node.clone()),
             tls: TlsTable::new(),
             settings,
             topics: Topics::new(),
@@ -439,6 +439,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         let stats = &self.stats;
         stats.stalled.set(self.stalled.len as u64);
         stats.table_entries.set(self.table.in_use() as u64);
+        stats.slots_retired.set(self.table.retired() as u64);
         stats.topics.set(self.topics.with_members() as u64);
         stats.memberships.set(self.topics.memberships() as u64);
         let held = self.lease.held() + self.incoming.held() + self.events.held();

@@ -28,6 +28,10 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.recv_buf = vec![0; recv_bytes].into_boxed_slice();
     }
 
+    pub(crate) fn cut_generations(&mut self, generation_max: u32) {
+        self.table.set_generation_max(generation_max);
+    }
+
     pub(super) fn is_seeded_stale_slot(&self) -> bool {
         self.seeded_bug == Some(SeededBug::StaleSlot)
     }

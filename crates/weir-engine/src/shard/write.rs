@@ -33,6 +33,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     /// Sends a shared message of `topic` (`NONE`: no topic) to one open connection. This is the hot
     /// path of every fan-out. Returns whether the kernel took all.
     pub(super) fn deliver(&mut self, slot: Slot, topic: TopicId, message: &Arc<Message>) -> bool {
+        self.end_epoch(slot, topic, message);
         let entry = &self.table[slot];
         if entry.outbox.is_some() {
             self.deliver_behind(slot, topic, message);
@@ -219,6 +220,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         topic: TopicId,
         message: &Arc<Message>,
     ) -> Gathered {
+        self.end_epoch(slot, topic, message);
         let has_sent = conflates(topic, message) && self.has_gathered_enough(slot);
         if has_sent {
             self.flush_gathered(slot);

@@ -10,6 +10,7 @@ use super::book::Says;
 use super::conn::{Conn, Phase};
 use super::driver::Run;
 use super::fault::Fault;
+use super::ids::foreign;
 use super::owed::{Direct, DirectWhat};
 use super::secure;
 use super::topic::topic_of;
@@ -45,6 +46,10 @@ impl Run {
             958..=965 => self.still_clock(),
             966..=977 => self.fill_front(),
             978..=989 => self.hold_budget(),
+            990..=991 => {
+                self.faults.note(Fault::Renumbered);
+                self.ids.renumber(&mut self.dice);
+            }
             _ => self.change_buffers(),
         }
         Ok(())
@@ -63,6 +68,7 @@ impl Run {
         let tells_positions = format == Format::Sse && self.dice.chance(1 << 15);
         let mut conn = Conn::new(peer, format, tells_positions, heartbeat, now);
         conn.tls = tls;
+        conn.renumbered = self.ids.renumbered();
         let mut read_ahead = Vec::new();
         if self.dice.chance(1 << 14) {
             conn.say_hello(&mut self.dice, 1);
@@ -186,7 +192,11 @@ impl Run {
             return;
         };
         let conn = &self.conns[index];
-        let (Some(id), Phase::Ended(_) | Phase::Over) = (conn.id, conn.phase) else { return };
+        let id = match (conn.id, conn.phase) {
+            (Some(id), Phase::Ended(_) | Phase::Over) => id,
+            (Some(id), Phase::Offered | Phase::Open) => foreign(id),
+            (None, _) => return,
+        };
         let topic = self.dice.index(self.topics.len());
         let (reply, _) = self.reply(Says::Nothing);
         match self.dice.below(6) {
@@ -344,6 +354,7 @@ impl Run {
                 if model.phase != Phase::Offered {
                     return Err(format!("{conn:?} is adopted while {:?}", model.phase));
                 }
+                self.ids.enter(conn, model.renumbered)?;
                 if self.freed.contains(&conn.slot()) {
                     self.faults.note(Fault::SlotReuse);
                 }

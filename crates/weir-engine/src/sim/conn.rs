@@ -46,6 +46,8 @@ pub(crate) struct Conn {
     pub(crate) peer: PeerId,
     pub(crate) heartbeat: Duration,
     pub(crate) id: Option<ConnId>,
+    /// How many numbers its node had had when it was offered.
+    pub(crate) renumbered: usize,
     pub(crate) phase: Phase,
     /// Its format, and whether its events name the positions of all its topics.
     pub(crate) format: Format,
@@ -116,6 +118,7 @@ impl Conn {
             peer,
             heartbeat,
             id: None,
+            renumbered: 0,
             phase: Phase::Offered,
             format,
             tells_positions,

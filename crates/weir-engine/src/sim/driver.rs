@@ -10,6 +10,7 @@ use super::conn::{Conn, Phase};
 use super::dice::Dice;
 use super::fault::{Fault, Faults};
 use super::front::Reports;
+use super::ids::Ids;
 use super::net::SimOffer;
 use super::secure;
 use super::shard::SimShard;
@@ -54,6 +55,7 @@ pub struct Run {
     pub(super) foreign_share: Share,
     pub(super) foreign: usize,
     pub(super) foreign_turns: u32,
+    pub(super) ids: Ids,
     /// Slots that were freed in the last turn.
     pub(super) freed: Vec<Slot>,
     /// The budget at the beginning of the last turn: its refusals, and the used bytes of each
@@ -156,6 +158,8 @@ impl Run {
         let touched = [1, 3, 32, 1 << 15][dice.index(4)];
         let recv_bytes = [16, 100, 2048, 1 << 16][dice.index(4)];
         shard.cut_turns(commands, sends, steps, touched, recv_bytes);
+        shard.cut_generations(Ids::drawn_generation_max(&mut dice));
+        let ids = Ids::begin(&settings.node, &mut dice);
         let topics = dice.between(1, 8);
         let conns_wanted = dice.between(3, 48) as usize;
         let deadliness = (1 << 16) >> dice.below(6);
@@ -178,6 +182,7 @@ impl Run {
             foreign_share: Share::Messages,
             foreign: 0,
             foreign_turns: 0,
+            ids,
             freed: Vec::new(),
             refused_before: 0,
             used_before: [0; Share::COUNT],
@@ -240,6 +245,9 @@ impl Run {
         self.used_before = Share::ALL.map(|share| self.shard.budget().used_of(share));
         self.shard.turn_until(until);
         self.note_slow();
+        if self.ids.note_retired(self.shard.stats().slots_retired.get()) {
+            self.faults.note(Fault::SlotRetired);
+        }
         self.check_seals()?;
         self.observe()?;
         self.note_sealed();

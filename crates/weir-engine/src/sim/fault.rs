@@ -30,6 +30,10 @@ pub enum Fault {
     AdoptFailed,
     /// A new connection takes a slot in the turn after the slot was freed.
     SlotReuse,
+    /// A slot has no generation left.
+    SlotRetired,
+    /// The node gets another number.
+    Renumbered,
     /// The front takes no reports for a while.
     FrontFull,
     /// Another user holds nearly all of the byte budget.
@@ -68,7 +72,7 @@ pub enum Fault {
 
 impl Fault {
     /// Every kind, in the order of its number.
-    pub const ALL: [Fault; 30] = [
+    pub const ALL: [Fault; 32] = [
         Fault::Reset,
         Fault::HalfClose,
         Fault::KernelTimeout,
@@ -82,6 +86,8 @@ impl Fault {
         Fault::ClockStill,
         Fault::AdoptFailed,
         Fault::SlotReuse,
+        Fault::SlotRetired,
+        Fault::Renumbered,
         Fault::FrontFull,
         Fault::BudgetHeld,
         Fault::LaneFull,

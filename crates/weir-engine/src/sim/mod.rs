@@ -59,6 +59,7 @@ mod driver;
 mod edge;
 mod fault;
 mod front;
+mod ids;
 mod incoming;
 mod link;
 mod net;

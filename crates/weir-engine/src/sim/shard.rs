@@ -114,6 +114,11 @@ impl<F: Front, O: Offer> SimShard<F, O> {
         self.shard.cut_turns(slices, recv_bytes);
     }
 
+    /// Has slots retired after so many connections each, so that a few connections are enough.
+    pub fn cut_generations(&mut self, generation_max: u32) {
+        self.shard.cut_generations(generation_max);
+    }
+
     /// Takes one turn without letting time pass.
     pub fn turn(&mut self) {
         let now = self.now();

@@ -100,10 +100,10 @@ impl Run {
         let Some(peek) = self.shard.shard().peek(id) else {
             return Ok(());
         };
-        let is_held = peek.is_held_back || peek.is_too_fast;
-        let is_paused = is_held || peek.stalled_since.is_some();
-        // A pause lasts to the end of the turn in which it ends, and may have begun in the same
-        // turn.
+        // One that owes more than a burst, and has sent nothing since, is not paused yet: its frame goes on to be late.
+        let is_held = peek.is_held_back || peek.is_read_paused;
+        let is_paused = is_held || peek.is_too_fast || peek.stalled_since.is_some();
+        // A pause lasts to the end of the turn in which it ends, and may have begun in it too.
         let was_paused = conn.outgoing.stalled_in.is_last(self.book.turn) || is_paused;
         if std::mem::replace(&mut conn.is_paused, is_paused) || was_paused || has_unread {
             conn.paused_at = now;

@@ -6,8 +6,8 @@ use weir_wire::hot;
 
 use crate::stage::{Device, Stage, said};
 
-/// The first connection of a shard, named before the front has heard of it: shard 0, generation 1, slot 0.
-const FIRST: ConnId = ConnId::from_u64(1 << 24);
+/// The first connection of a shard, named before the front has heard of it: node 0, shard 0, slot 0, generation 1.
+const FIRST: ConnId = ConnId::from_u64(1);
 
 /// Nothing overtakes a connection's welcome: neither the answer to what it has sent ahead, nor a broadcast.
 ///
@@ -135,6 +135,33 @@ fn a_membership_that_meets_an_old_generation_is_reported() {
         stage.settle();
         let is_kept_apart = stage.heard(new).is_empty() && stage.reported() == ["not entered 1"];
         assert_eq!(is_kept_apart, bug.is_none());
+    }
+}
+
+/// Commands for a connection of another node do not reach the one that has the same shard, slot and generation here.
+///
+/// Fails when the numbers of nodes are not compared (`find_open` in table.rs).
+#[test]
+fn a_command_for_a_connection_of_another_node_is_stale() {
+    let settings = ShardSettings::default();
+    let node = settings.node.clone();
+    let mut stage = Stage::with_settings(settings);
+    let before = stage.join();
+    assert!(node.renumber(7));
+    let after = stage.join();
+    assert_eq!((before.conn.node(), after.conn.node()), (0, 7));
+    for (device, other) in [(before, 7), (after, 0)] {
+        let number = device.conn.to_u64() & ((1 << 54) - 1) | other << 54;
+        let foreign = Device { conn: ConnId::from_u64(number), ..device };
+        assert_eq!((foreign.conn.node(), foreign.conn.shard()), (u16::try_from(other).unwrap(), 0));
+        stage.send(foreign, "sent");
+        stage.subscribe(foreign, 1, "subscribed");
+        stage.close(foreign);
+        stage.settle();
+        assert_eq!(stage.reported(), ["not entered 1"]);
+        stage.send(device, "its own");
+        stage.settle();
+        assert_eq!(stage.heard(device), ["its own"]);
     }
 }
 

@@ -132,13 +132,18 @@ impl Settings {
         if problems.is_empty() { Ok(settings) } else { Err(Refused { problems }) }
     }
 
+    /// Where devices are kept.
+    pub(crate) fn store_kind(&self) -> StoreKind {
+        self.store.kind(&self.gateway.cluster)
+    }
+
     fn validate(&self) -> Result<(), weir::ConfigError> {
         self.gateway.validate()?;
-        if self.store.kind == StoreKind::None {
+        if self.store_kind() == StoreKind::None {
             self.gateway.check_admits()?;
         }
         keys::check("", self)?;
-        self.store.validate(&self.cache)?;
+        self.store.validate(&self.cache, &self.gateway.cluster)?;
         self.log.validate()
     }
 }

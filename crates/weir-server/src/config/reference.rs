@@ -121,7 +121,10 @@ pub(crate) fn example() -> String {
                 continue;
             }
             line(&mut out, format_args!("# Allowed: {}.", key.allowed(value)));
-            let shown = value.show().unwrap_or_else(|| "true".to_owned());
+            let shown = match key.rules.example {
+                "" => value.show().unwrap_or_else(|| "true".to_owned()),
+                example => example.to_owned(),
+            };
             line(&mut out, format_args!("#{} = {shown}", key.name));
         }
     }
@@ -214,8 +217,8 @@ const EXAMPLE_PREFACE: &str = "\
 # Written by `weir config reference --toml`. Use it with `weir --config FILE`.
 ";
 
-/// The texts that follow the tables of a section in the Markdown.
-const GUIDES: [(&str, &str); 10] = [
+/// What follows the tables of a section in the Markdown.
+const GUIDES: [(&str, &str); 11] = [
     ("listen", include_str!("guide/listen.md")),
     ("auth", include_str!("guide/auth.md")),
     ("auth.jwt", include_str!("guide/jwt.md")),
@@ -224,6 +227,7 @@ const GUIDES: [(&str, &str); 10] = [
     ("http", include_str!("guide/http.md")),
     ("udp", include_str!("guide/udp.md")),
     ("access_log", include_str!("guide/access_log.md")),
+    ("cluster", include_str!("guide/cluster.md")),
     ("store", include_str!("guide/store.md")),
     ("", include_str!("guide/topic_classes.md")),
 ];

@@ -5,19 +5,24 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use weir::ConfigError;
 use weir::keys::{MINUTE, SECOND};
+use weir::{ClusterConfig, ConfigError};
 use weir_store::BATCH_MAX;
 
 weir::config_table! {
     /// Section `[store]`.
     pub(crate) struct StoreSettings {
-        /// The store that keeps devices: `embedded` in a file, `mongodb` in a database, or `none`.
-        /// With `none`, no device can activate here, and tokens of activated devices are unknown.
-        kind: StoreKind;
-        /// The file of the embedded store. Only one process can hold it at a time. Empty:
-        /// `devices.db` in the first of these directories that is set: `$STATE_DIRECTORY`,
-        /// `$XDG_STATE_HOME/weir`, `~/.local/state/weir`.
+        /// Where devices are kept: in a file of its own, in MongoDB, or nowhere. `none`: no device
+        /// activates here, and no token of an activated one is known. Absent: `embedded` without a
+        /// cluster, `none` in one.
+        kind: Option<StoreKind>, allowed("\"embedded\" in a cluster only with store.per_node"),
+            example("\"embedded\"");
+        /// Whether this node of a cluster may keep devices in a file of its own. A device that
+        /// activates here is then unknown at all other nodes: its token admits it here only.
+        per_node: bool;
+        /// The file of the embedded store; one process holds it at a time. Empty: `devices.db` in
+        /// `$STATE_DIRECTORY`, `$XDG_STATE_HOME/weir` or `~/.local/state/weir`, the first that is
+        /// set.
         path: PathBuf, allowed("or \"\"");
         /// File with the 32 random bytes by which keys and tokens are hashed. The gateway makes it
         /// if it is missing. Without this file the store is useless: keep a copy, and give it to
@@ -85,10 +90,9 @@ weir::config_table! {
 
 weir::keys::named_enum! {
     /// Where devices are kept.
-    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) enum StoreKind {
-        /// In a file of its own.
-        #[default]
+        /// In a file.
         Embedded = "embedded",
         /// In a database.
         Mongodb = "mongodb",
@@ -100,7 +104,13 @@ weir::keys::named_enum! {
 weir::config_words!(StoreKind);
 
 impl StoreSettings {
-    /// The configured file, or the default one.
+    /// Where devices are kept, as configured or by default.
+    pub(crate) fn kind(&self, cluster: &ClusterConfig) -> StoreKind {
+        let default = if cluster.is_set() { StoreKind::None } else { StoreKind::Embedded };
+        self.kind.unwrap_or(default)
+    }
+
+    /// The file, as configured or by default.
     pub(crate) fn path(&self) -> Result<PathBuf, ConfigError> {
         if self.path.as_os_str().is_empty() {
             return Ok(directory()?.join("devices.db"));
@@ -116,11 +126,20 @@ impl StoreSettings {
         Ok(self.path()?.parent().unwrap_or(Path::new("")).join("store.key"))
     }
 
-    pub(super) fn validate(&self, cache: &CacheSettings) -> Result<(), ConfigError> {
-        let mongodb = &self.mongodb;
-        if self.kind == StoreKind::Mongodb && mongodb.uri.is_empty() {
-            let allowed =
-                "a URI such as mongodb://db.example:27017, since store.kind = \"mongodb\"";
+    pub(super) fn validate(
+        &self,
+        cache: &CacheSettings,
+        cluster: &ClusterConfig,
+    ) -> Result<(), ConfigError> {
+        let (mongodb, kind) = (&self.mongodb, self.kind(cluster));
+        if kind == StoreKind::Embedded && cluster.is_set() && !self.per_node {
+            let allowed = "\"mongodb\" or \"none\" with cluster.redis: tokens from a file of this node would admit \
+                           nobody at the others; or set store.per_node = true if that is meant";
+            let depends_on = &["cluster.redis"];
+            return Err(ConfigError { depends_on, ..error("store.kind", "\"embedded\"", allowed) });
+        }
+        if kind == StoreKind::Mongodb && mongodb.uri.is_empty() {
+            let allowed = "a URI such as mongodb://db.example:27017, as store.kind = \"mongodb\"";
             let depends_on = &["store.kind"];
             return Err(ConfigError { depends_on, ..error("store.mongodb.uri", "\"\"", allowed) });
         }

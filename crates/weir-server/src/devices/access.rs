@@ -51,7 +51,7 @@ impl Access {
         let settings = load(config)?;
         match Box::pin(store::open_patiently(&settings, begin)).await? {
             Opened::Store(devices) => {
-                let is_shared = settings.store.kind == StoreKind::Mongodb;
+                let is_shared = settings.store_kind() == StoreKind::Mongodb;
                 Ok(Access::Store { devices, is_shared })
             }
             Opened::Nothing => {

@@ -192,8 +192,8 @@ impl Routes {
             // The admin API has few connections, and they end when their peers stop reading.
             let reserve = |_| Ok(());
             return publish::publish(&body.bytes, reserve, |publication, place| {
-                let accepted = self.handle.publish(publication);
-                accepted.map(Some).map_err(|error| Problem::publish(error, place))
+                let publishing = self.handle.publish(publication);
+                publishing.map(Some).map_err(|error| Problem::publish(error, place))
             })
             .await;
         }

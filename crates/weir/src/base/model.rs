@@ -50,8 +50,13 @@ pub struct Accepted {
     /// The message's offset in the topic's epoch. `None` if the target is no topic, or the topic
     /// has no subscribers and its class retains nothing.
     pub offset: Option<u64>,
-    /// The number of connections for which it was queued.
+    /// The epoch in which the offset counts.
+    pub epoch: Option<u64>,
+    /// The number of connections of this node for which it was queued; for a topic of the cluster
+    /// the number of its subscribers here when the message was taken.
     pub connections: u32,
+    /// Nodes that were subscribed when the broker accepted the message; `None` without a broker.
+    pub nodes: Option<u32>,
 }
 
 /// A message was not accepted.
@@ -114,6 +119,18 @@ pub enum PublishError {
     /// The byte budget is used up: try again after the delay.
     #[error("the byte budget is used up; try again in {0:?}")]
     BudgetExhausted(Duration),
+    /// The broker was asked and has not answered: the message may have been published. It can be
+    /// sent again after the delay.
+    #[error(
+        "the broker did not answer, so the message may have been published; send it again in {0:?}"
+    )]
+    Uncertain(Duration),
+    /// The broker cannot be reached, and the message was not published.
+    #[error("the broker cannot be reached, and the message was not published; try again in {0:?}")]
+    BrokerUnavailable(Duration),
+    /// The broker has refused the message. The log has its words.
+    #[error("the broker refuses the message (the log says why); try again in {0:?}")]
+    BrokerRefused(Duration),
 }
 
 impl PublishError {
@@ -124,7 +141,10 @@ impl PublishError {
             | PublishError::TickFull { after, .. }
             | PublishError::TooManyTopics { after, .. }
             | PublishError::Busy(after)
-            | PublishError::BudgetExhausted(after) => Some(*after),
+            | PublishError::BudgetExhausted(after)
+            | PublishError::Uncertain(after)
+            | PublishError::BrokerUnavailable(after)
+            | PublishError::BrokerRefused(after) => Some(*after),
             PublishError::TopicName(_)
             | PublishError::TooLarge { .. }
             | PublishError::TooLargeForTopic { .. } => None,
@@ -206,4 +226,6 @@ pub(crate) enum SubscribeError {
     Name(TopicNameError),
     /// There are `topics_max` topics.
     TooManyTopics,
+    /// The topic belongs to the cluster, whose broker cannot be reached or has too much to do.
+    BrokerUnavailable,
 }

@@ -6,5 +6,6 @@ pub(crate) mod events;
 pub(crate) mod handle;
 pub(crate) mod inspect;
 pub(crate) mod publish;
+pub(crate) mod publishing;
 pub(crate) mod rights;
 pub(crate) mod state;

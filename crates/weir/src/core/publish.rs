@@ -4,19 +4,25 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use weir_broker::Entry;
 use weir_engine::{Command, ConnId, Item, Message, Nanos, Priority, TopicMessage};
 use weir_wire::{ErrorCode, hot};
 
 use crate::auth::Act;
+use crate::base::clock::unix_millis;
 use crate::base::config::Right;
 use crate::base::mailboxes::{self, Credits, Publisher};
 use crate::base::model::{Accepted, Payload, Publication, PublishError, Target};
+use crate::cluster::Cluster;
 use crate::core::handle::{FromDevice, Handle, OnPublish, Refusal};
+use crate::core::publishing::Publishing;
 use crate::core::rights::{Caller, CallerDevice};
 use crate::core::state::SharedState;
 use crate::limits::rates::Sender;
 use crate::observe::counters::{PublishTarget, RefuseCause};
-use crate::topics::{Class, Destination, MessagePosition, Offer, RouteError, validate_name};
+use crate::topics::{
+    Class, Destination, Envelope, MessagePosition, Offer, RouteError, Routed, validate_name,
+};
 
 /// The reason why a caller's message was not published.
 #[derive(Debug)]
@@ -46,7 +52,7 @@ impl Handle {
         caller: &Caller<'_>,
         sender: Option<Sender<'_>>,
         publication: &Publication<'_>,
-    ) -> Result<Option<Accepted>, NotPublished> {
+    ) -> Result<Option<Publishing>, NotPublished> {
         let shared = self.shared();
         let checked = shared.check_sender(sender).and_then(|()| check_fields(publication));
         let published = checked.and_then(|()| match (publication.target, &self.on_publish) {
@@ -70,7 +76,7 @@ impl Handle {
         caller: &Caller<'_>,
         topic: &str,
         publication: &Publication<'_>,
-    ) -> Result<Option<Accepted>, NotPublished> {
+    ) -> Result<Option<Publishing>, NotPublished> {
         let shared = self.shared();
         validate_name(topic, shared.config().limits.topic_bytes_max).map_err(PublishError::from)?;
         let entered;
@@ -102,13 +108,20 @@ impl SharedState {
         &self,
         publication: &Publication<'_>,
         publisher: Publisher,
-    ) -> Result<Accepted, PublishError> {
-        let accepted = self.route(publication, publisher, |_, _| Ok(()));
-        match &accepted {
-            Ok(_) => self.counters().count_published(PublishTarget::of(&publication.target)),
+    ) -> Result<Publishing, PublishError> {
+        let publishing = self.route(publication, publisher, |_, _| Ok(()));
+        match &publishing {
+            Ok(publishing) => self.count_accepted(publishing, publication),
             Err(error) => self.counters().count_refused(RefuseCause::of(error)),
         }
-        accepted
+        publishing
+    }
+
+    /// A message that waits for the broker is counted when that has answered.
+    fn count_accepted(&self, publishing: &Publishing, publication: &Publication<'_>) {
+        if publishing.accepted().is_some() {
+            self.counters().count_published(PublishTarget::of(&publication.target));
+        }
     }
 
     fn check_sender(&self, sender: Option<Sender<'_>>) -> Result<(), NotPublished> {
@@ -123,17 +136,17 @@ impl SharedState {
         &self,
         caller: &Caller<'_>,
         publication: &Publication<'_>,
-    ) -> Result<Accepted, NotPublished> {
+    ) -> Result<Publishing, NotPublished> {
         let may_publish_to_all = caller.grant.has(Right::Publish);
         if !may_publish_to_all && !matches!(publication.target, Target::Topic(_)) {
             return Err(NotPublished::NotPermitted(NOT_TO_DEVICES.to_owned()));
         }
-        let accepted = self.route(publication, caller.grant.publisher(), |topic, class| {
+        let publishing = self.route(publication, caller.grant.publisher(), |topic, class| {
             self.permit_class(caller, Act::Publish, topic, class)
                 .map_err(NotPublished::NotPermitted)
         })?;
-        self.counters().count_published(PublishTarget::of(&publication.target));
-        Ok(accepted)
+        self.count_accepted(&publishing, publication);
+        Ok(publishing)
     }
 
     /// `permit` checks the name and class of a topic before anything else happens. Other targets do
@@ -143,7 +156,7 @@ impl SharedState {
         publication: &Publication<'_>,
         publisher: Publisher,
         permit: impl FnOnce(&str, &Class) -> Result<(), E>,
-    ) -> Result<Accepted, E> {
+    ) -> Result<Publishing, E> {
         let draft = || Draft::new(self, publication, publisher);
         Ok(match publication.target {
             Target::Topic(topic) => {
@@ -153,8 +166,8 @@ impl SharedState {
                 permit(topic, destination.class())?;
                 self.publish_to_topic(topic, destination, &draft()?)?
             }
-            Target::Device(device) => self.publish_to_device(device, &draft()?)?,
-            Target::All => self.publish_to_all(&draft()?)?,
+            Target::Device(device) => self.publish_to_device(device, &draft()?)?.into(),
+            Target::All => self.publish_to_all(&draft()?)?.into(),
         })
     }
 
@@ -163,12 +176,38 @@ impl SharedState {
         topic: &str,
         destination: Destination,
         draft: &Draft<'_>,
-    ) -> Result<Accepted, PublishError> {
+    ) -> Result<Publishing, PublishError> {
+        if let Some(cluster) = self.cluster.as_ref().filter(|_| destination.class().is_cluster) {
+            return self.publish_to_cluster(cluster, topic, destination, draft);
+        }
         let message = |class: &Class, position| draft.topic_message(class, position);
         let routed = self.router.publish(topic, destination, draft.offer(), message);
         let routed = routed.map_err(|error| draft.error(error))?;
         let connections = routed.map_or(0, |routed| routed.connections);
-        Ok(Accepted { id: draft.id, offset: routed.map(|routed| routed.offset), connections })
+        let (offset, epoch) = match routed {
+            Some(Routed { offset, epoch, .. }) => (Some(offset), Some(epoch)),
+            None => (None, None),
+        };
+        Ok(Accepted { id: draft.id, offset, epoch, connections, nodes: None }.into())
+    }
+
+    /// Hands a message to the broker. This node's subscribers get it like those of all nodes: from
+    /// the broker.
+    fn publish_to_cluster(
+        &self,
+        cluster: &Cluster,
+        topic: &str,
+        destination: Destination,
+        draft: &Draft<'_>,
+    ) -> Result<Publishing, PublishError> {
+        let admitted = self.router.admit(topic, destination, draft.offer());
+        let (connections, retention) = admitted.map_err(|error| draft.error(error))?;
+        let ttl = draft.expires_at.map(|at| at.since(draft.accepted_at));
+        let envelope = Envelope { accepted_ms: unix_millis(), ttl, push: draft.push };
+        let entry = Entry { payload: envelope.encode(), idempotency_key: None };
+        let waiting = cluster.offer(&topic.into(), retention, entry);
+        let waiting = waiting.map_err(|_| PublishError::Busy(RETRY_AFTER))?;
+        Ok(Publishing::sent(waiting, (draft.id, connections), self.counters()))
     }
 
     /// Holds the device's lock. If one connection replaces another at this moment, the old or the
@@ -310,7 +349,7 @@ impl<'a> Draft<'a> {
 
     fn accepted(&self, connections: usize) -> Accepted {
         let connections = u32::try_from(connections).unwrap_or(u32::MAX);
-        Accepted { id: self.id, offset: None, connections }
+        Accepted { id: self.id, offset: None, epoch: None, connections, nodes: None }
     }
 }
 
@@ -407,4 +446,4 @@ const NOT_TO_DEVICES: &str = "devices publish to topics only; a service needs th
 const FIELD_BYTES_MAX: usize = 255;
 /// A mailbox empties within a few turns; one second is the shortest delay that HTTP's `Retry-After`
 /// can name.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
+pub(in crate::core) const RETRY_AFTER: Duration = Duration::from_secs(1);

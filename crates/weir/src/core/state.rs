@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::{Semaphore, watch};
+use weir_broker::EventHandler;
 use weir_engine::{Engine, Mailbox};
 
 use crate::auth::Authenticator;
@@ -13,6 +14,7 @@ use crate::base::clock::unix_time;
 use crate::base::config::Config;
 use crate::base::mailboxes::Mailboxes;
 use crate::base::model::TopicInfo;
+use crate::cluster::{BrokerEvents, Cluster, ClusterSettings, OpenBroker};
 use crate::core::adoptions::PendingAdoptions;
 use crate::core::events::Bus;
 use crate::limits::admission::Admission;
@@ -28,7 +30,9 @@ use crate::topics::{Router, SharedFormats};
 
 /// The shared state of a gateway.
 pub(crate) struct SharedState {
-    pub(crate) router: Router,
+    pub(crate) router: Arc<Router>,
+    /// Present if this node is one of several.
+    pub(crate) cluster: Option<Arc<Cluster>>,
     pub(crate) devices: Arc<Devices>,
     pub(crate) auth: Authenticator,
     pub(crate) events: Arc<Bus>,
@@ -67,12 +71,51 @@ pub(crate) struct Doorkeepers {
     pub(crate) device_store: Option<Arc<DeviceStore>>,
 }
 
+/// The router, and the cluster that it is part of.
+pub(crate) struct Topics {
+    mailboxes: Arc<Mailboxes>,
+    router: Arc<Router>,
+    cluster: Option<Arc<Cluster>>,
+    /// Where the broker tells what it hears, if there is one.
+    pub(crate) events: Option<Arc<BrokerEvents>>,
+}
+
+impl Topics {
+    /// `open` opens the broker.
+    pub(crate) async fn start(
+        config: &Config,
+        engine: &Engine,
+        counters: &Arc<Counters>,
+        open: Option<OpenBroker>,
+    ) -> Result<Topics, weir_broker::Error> {
+        let shards = engine.shard_count();
+        let mailboxes: Arc<Mailboxes> =
+            (0..shards).map(|shard| engine.mailbox(shard).clone()).collect();
+        let budget = Arc::clone(engine.budget());
+        let router = Router::new(
+            Arc::clone(&mailboxes),
+            budget,
+            Arc::clone(counters),
+            config,
+            open.is_some(),
+        );
+        let router = Arc::new(router);
+        let Some(open) = open else {
+            return Ok(Topics { mailboxes, router, cluster: None, events: None });
+        };
+        let events = BrokerEvents::new(Arc::clone(&router));
+        let broker = open(Arc::clone(&events) as Arc<dyn EventHandler>).await?;
+        let cluster = Cluster::start(broker, Arc::clone(&router), ClusterSettings::of(config));
+        Ok(Topics { mailboxes, router, cluster: Some(cluster), events: Some(events) })
+    }
+}
+
 impl SharedState {
     /// `sockets_max` is the number of device sockets for which file descriptors are left.
     pub(crate) fn new(
         config: Config,
         engine: Engine,
-        doorkeepers: Doorkeepers,
+        (doorkeepers, topics): (Doorkeepers, Topics),
         access_log: AccessLog,
         counters: Arc<Counters>,
         sockets_max: usize,
@@ -84,14 +127,13 @@ impl SharedState {
             });
         let has_cache = device_store.as_ref().is_some_and(|devices| devices.has_cache());
         let shards = engine.shard_count();
-        let mailboxes: Arc<Mailboxes> =
-            (0..shards).map(|shard| engine.mailbox(shard).clone()).collect();
+        let Topics { mailboxes, router, cluster, .. } = topics;
         let limits = &config.limits;
         let started_ms = u64::try_from(unix_time().as_millis()).unwrap_or(0);
-        let budget = Arc::clone(engine.budget());
         let draining = watch::Sender::new(false);
         Arc::new(SharedState {
-            router: Router::new(Arc::clone(&mailboxes), budget, Arc::clone(&counters), &config),
+            router,
+            cluster,
             devices: Devices::new(limits.connections_per_device_max),
             auth,
             events: Arc::default(),
@@ -146,6 +188,19 @@ impl SharedState {
         self.router.list(prefix, after, limit)
     }
 
+    /// Waits until this node knows the epochs of these topics, and what they keep.
+    ///
+    /// Errors: a topic of the cluster whose broker does not answer.
+    pub(crate) async fn follow<'a>(
+        &self,
+        topics: impl IntoIterator<Item = &'a str>,
+    ) -> Result<(), &'a str> {
+        match &self.cluster {
+            Some(cluster) => cluster.follow(topics).await,
+            None => Ok(()),
+        }
+    }
+
     pub(crate) fn is_ready(&self) -> bool {
         self.readiness.is_ready()
     }
@@ -164,10 +219,19 @@ impl SharedState {
     /// The next message's id: the milliseconds at the start of the server, above a count. Ids of
     /// different starts differ unless one server publishes four million messages a millisecond for
     /// its whole life.
+    ///
+    /// In a cluster the lowest 10 bits are the number of the node, so nodes that start together
+    /// differ; four thousand messages a millisecond are then the limit.
     pub(crate) fn next_message_id(&self) -> u64 {
-        self.message_ids.fetch_add(1, Ordering::Relaxed)
+        let Some(cluster) = &self.cluster else {
+            return self.message_ids.fetch_add(1, Ordering::Relaxed);
+        };
+        let count = self.message_ids.fetch_add(1 << NODE_BITS, Ordering::Relaxed);
+        count | u64::from(cluster.node().0)
     }
 }
 
+/// Bits of a node's number.
+const NODE_BITS: u32 = 10;
 /// 42 bits of milliseconds last until the year 2109.
 const MESSAGE_COUNT_BITS: u32 = 22;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use rustls::sign::SigningKey;
+use weir_broker::{Answer, Broker, EventHandler};
 use weir_engine::{Budget, Transport};
 
 use super::{
@@ -12,11 +13,12 @@ use super::{
 use crate::auth::jwt::Jwt;
 use crate::auth::{Authenticator, TokenSource};
 use crate::base::config::{CertificateConfig, Config};
-use crate::base::model::Accepted;
 use crate::base::model::Spoken;
 use crate::base::threads::{Resources, raise_open_files};
+use crate::cluster::{self, OpenBroker};
 use crate::core::handle::{FromDevice, Handle, OnPublish, Refusal};
-use crate::core::state::{Doorkeepers, SharedState};
+use crate::core::publishing::Publishing;
+use crate::core::state::{Doorkeepers, SharedState, Topics};
 use crate::observe::access::AccessLog;
 use crate::observe::counters::Counters;
 use crate::provisioning::device_store::DeviceStore;
@@ -33,6 +35,7 @@ pub struct GatewayBuilder {
     signing_keys: Option<Box<SigningKeys>>,
     tokens: Option<Arc<dyn TokenSource>>,
     device_store: Option<Arc<DeviceStore>>,
+    broker: Option<OpenBroker>,
     pub(super) depths: Depths,
 }
 
@@ -59,7 +62,7 @@ impl GatewayBuilder {
     /// `Ok(Some(message.publish()?))`.
     pub fn on_publish(
         mut self,
-        on_publish: impl Fn(&FromDevice<'_>) -> Result<Option<Accepted>, Refusal>
+        on_publish: impl Fn(&FromDevice<'_>) -> Result<Option<Publishing>, Refusal>
         + Send
         + Sync
         + 'static,
@@ -125,6 +128,16 @@ impl GatewayBuilder {
         self
     }
 
+    /// Makes this node part of a cluster, held together by a broker. `open` is called at the start.
+    /// Its handler must be told everything that the broker tells this node.
+    pub fn broker(
+        mut self,
+        open: impl FnOnce(Arc<dyn EventHandler>) -> Answer<'static, Arc<dyn Broker>> + Send + 'static,
+    ) -> Self {
+        self.broker = Some(Box::new(open));
+        self
+    }
+
     /// Starts the gateway on the current tokio runtime, which needs its time and network drivers.
     ///
     /// Errors: an invalid configuration, an address in use, no threads.
@@ -146,6 +159,7 @@ impl GatewayBuilder {
             signing_keys,
             tokens,
             device_store,
+            broker,
             depths,
         } = self;
         let open_files = raise_open_files();
@@ -175,6 +189,7 @@ impl GatewayBuilder {
         let (engine, queues) = start_shards(&config, depths, allocated_bytes, budget, &shards)?;
         let own = admin::open_fds().unwrap_or(OWN_DESCRIPTORS);
         let sockets_max = admission::sockets_max(open_files.soft, own);
+        let connections_max = admission::connections_max(&config.limits, sockets_max, shards.len());
         let started = Started {
             tcp: addrs(&listeners, Transport::Tcp, Spoken::Frames),
             tls: addrs(&listeners, Transport::Tls, Spoken::Frames),
@@ -188,12 +203,19 @@ impl GatewayBuilder {
             shards,
             budget_bytes,
             open_files,
-            connections_max: admission::connections_max(&config.limits, sockets_max),
+            connections_max,
             buffers,
         };
         started.log(&config);
         let doors = Doorkeepers { tls, auth, device_store };
-        let shared = SharedState::new(*config, engine, doors, access_log, counters, sockets_max);
+        let broker = match broker {
+            Some(open) => Some(open),
+            None => cluster::configured(&config).map_err(StartError::BrokerAuthorities)?,
+        };
+        let topics = Topics::start(&config, &engine, &counters, broker).await?;
+        let events = topics.events.clone();
+        let shared =
+            SharedState::new(*config, engine, (doors, topics), access_log, counters, sockets_max);
         let handle = Handle::new(shared, on_publish);
         let udp = udp::start(&handle, udp).map_err(StartError::Udp)?;
         let mut gateway = launch(handle, settling, queues, listeners, admin, started);

@@ -138,6 +138,12 @@ pub enum StartError {
     /// A value of the configuration is wrong.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// The broker of the cluster cannot be used.
+    #[error("[cluster]: {0}")]
+    Broker(#[from] weir_broker::Error),
+    /// The file of the authorities for a Redis over TLS cannot be read.
+    #[error("cluster.ca: {0}")]
+    BrokerAuthorities(io::Error),
     /// The gateway cannot listen on an address.
     #[error("{key}: cannot listen on {addr}: {source}")]
     Listen {

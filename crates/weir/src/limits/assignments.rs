@@ -2,8 +2,10 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The connections of each shard as the front counts them: from the offer until the report of the
-/// end.
+use weir_engine::ConnId;
+
+/// How many connections each shard has, as far as the front knows: offered ones included, closed ones until the
+/// report.
 pub(crate) struct Assignments {
     by_shard: Box<[AtomicUsize]>,
     total: AtomicUsize,
@@ -11,7 +13,9 @@ pub(crate) struct Assignments {
 }
 
 impl Assignments {
+    /// At most as many as the shards can number together.
     pub(crate) fn new(shards: usize, connections_max: usize) -> Self {
+        let connections_max = connections_max.min(shards * ConnId::SLOTS_MAX);
         let by_shard = (0..shards).map(|_| AtomicUsize::new(0)).collect();
         Self { by_shard, total: AtomicUsize::new(0), connections_max }
     }

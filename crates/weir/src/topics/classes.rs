@@ -7,7 +7,7 @@ use std::time::Duration;
 use weir_engine::{Priority, SlowPolicy, TopicMessage};
 
 use super::{MessagePosition, RouteError};
-use crate::base::config::{Actor, Config, TopicClass};
+use crate::base::config::{Actor, Config, Scope, TopicClass};
 use crate::base::pattern::Pattern;
 use crate::limits::bucket::Rate;
 
@@ -24,6 +24,10 @@ pub(crate) struct Class {
     pub(crate) subscribe: Vec<Actor>,
     /// Whether requests may read the history.
     pub(crate) history: bool,
+    /// Whether its topics belong to the cluster, and not to this node alone.
+    pub(crate) is_cluster: bool,
+    /// Whether a resume from an unknown position begins with the oldest retained message.
+    pub(super) resumes_from_oldest: bool,
     pub(super) priority: Priority,
     pub(super) slow: SlowPolicy,
     /// Longest frame of a message.
@@ -65,7 +69,7 @@ pub(crate) struct Classes {
 }
 
 impl Classes {
-    pub(super) fn new(config: &Config) -> Self {
+    pub(super) fn new(config: &Config, has_broker: bool) -> Self {
         let frame_bytes_max = config.limits.frame_bytes_max;
         let default = TopicClass { pattern: "*".to_owned(), ..TopicClass::default() };
         let mut tick_lengths = Vec::new();
@@ -77,11 +81,13 @@ impl Classes {
                 }
                 tick_lengths.len().saturating_sub(1)
             });
-            Arc::new(Class::new(class, ticker, frame_bytes_max))
+            Arc::new(Class::new(class, ticker, frame_bytes_max, has_broker))
         };
         let ordered = config.topic_classes.iter().map(&mut class).collect();
-        let default =
-            Arc::new(Class { is_default: true, ..Class::new(&default, 0, frame_bytes_max) });
+        let default = Arc::new(Class {
+            is_default: true,
+            ..Class::new(&default, 0, frame_bytes_max, has_broker)
+        });
         Self { ordered, default, tick_lengths }
     }
 
@@ -106,13 +112,15 @@ impl Config {
 }
 
 impl Class {
-    fn new(class: &TopicClass, ticker: usize, frame_bytes_max: usize) -> Self {
+    fn new(class: &TopicClass, ticker: usize, frame_bytes_max: usize, has_broker: bool) -> Self {
         Self {
             pattern: Pattern::new(&class.pattern),
             is_default: false,
             publish: class.publish.clone(),
             subscribe: class.subscribe.clone(),
             history: class.history,
+            is_cluster: has_broker && class.scope != Some(Scope::Node),
+            resumes_from_oldest: class.resumes_from_oldest(),
             priority: class.priority,
             slow: class.slow,
             message_bytes_max: match class.message_bytes_max {
@@ -141,17 +149,25 @@ impl Class {
         (!self.is_default).then(|| self.pattern.as_str())
     }
 
-    /// What the shards must know of a single message; `key` says where its key stands in the frame.
-    pub(crate) fn topic_message(&self, position: MessagePosition, key: Range<u32>) -> TopicMessage {
-        let MessagePosition { epoch, offset } = position;
+    /// The class's properties and the place of one message, for the shards. `key` is the range of
+    /// its key in the frame.
+    pub(crate) fn topic_message(&self, place: MessagePosition, key: Range<u32>) -> TopicMessage {
+        let MessagePosition { epoch, offset, shift } = place;
         TopicMessage {
             priority: self.priority,
             slow: self.slow,
             epoch,
             offset,
+            shift,
             key,
             ..TopicMessage::default()
         }
+    }
+
+    /// What the broker is to keep of a topic.
+    pub(super) fn broker_retention(&self) -> Option<weir_broker::Retention> {
+        let Retention { messages_max, ttl, .. } = self.retention?;
+        Some(weir_broker::Retention { messages_max, ttl })
     }
 
     pub(super) fn check_length(&self, frame_bytes: usize) -> Result<(), RouteError> {
@@ -173,12 +189,12 @@ mod tests {
         };
         let topic_classes = vec![class("room/*", 50), class("*", 0), class("room/1", 9)];
         let mut config = Config { topic_classes, ..Config::default() };
-        let classes = Classes::new(&config);
+        let classes = Classes::new(&config, false);
         assert_eq!(classes.tick_lengths(), [50, 9].map(Duration::from_millis));
         assert_eq!(classes.of("room/1").tick.map(|tick| tick.ticker), Some(0));
         assert_eq!(classes.of("x").tick, None);
         config.topic_classes.truncate(1);
-        let classes = Classes::new(&config);
+        let classes = Classes::new(&config, false);
         assert_eq!(classes.of("x").pattern.as_str(), "*");
         assert_eq!(classes.of("x").publish, [Actor::Services]);
     }

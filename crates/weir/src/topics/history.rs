@@ -49,7 +49,7 @@ impl Router {
         let empty = Ring::default();
         let ring = state.extra.as_ref().map_or(&empty, |extra| &extra.ring);
         let (messages, is_all) = ring.some_behind(behind, range.bytes_max, range.messages_max);
-        let (epoch, sent) = (topic.epoch, state.sent(&topic.class));
+        let (epoch, sent) = (state.epoch, state.sent(&topic.class));
         Some(History { epoch, sent, recovered, is_all, messages })
     }
 }

@@ -10,6 +10,7 @@
 
 mod classes;
 mod counts;
+mod follow;
 mod formats;
 mod history;
 mod ids;
@@ -17,8 +18,9 @@ mod resume;
 mod ring;
 mod tick;
 
+use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -32,6 +34,8 @@ use crate::limits::bucket::Bucket;
 use crate::observe::counters::Counters;
 pub(crate) use classes::{Class, Classes};
 use counts::ShardCounts;
+use follow::{ClusterTopic, Needs};
+pub(crate) use follow::{Envelope, Followed, Need};
 use formats::Formats;
 pub(crate) use formats::SharedFormats;
 pub(crate) use history::{History, Range};
@@ -65,6 +69,12 @@ pub(crate) struct Router {
     unattended: AtomicUsize,
     unattended_max: usize,
     resumes: Resumes,
+    needs: Needs,
+    /// Topics of the cluster that have lost their last subscriber, and when.
+    lingering: Mutex<VecDeque<(Nanos, Arc<Topic>)>>,
+    /// Subscriptions that wait for the broker.
+    parked: AtomicUsize,
+    broker_lost: AtomicBool,
     /// Bytes of one replay chunk.
     chunk_bytes_max: usize,
     budget: Arc<Budget>,
@@ -77,13 +87,14 @@ pub(crate) struct Router {
 pub(crate) struct Topic {
     name: Box<str>,
     id: TopicId,
-    epoch: u64,
     class: Arc<Class>,
     state: Mutex<State>,
 }
 
 /// The parts of a topic that change.
 struct State {
+    /// Names the sequence of offsets. A topic of the cluster has 0 until the broker tells it.
+    epoch: u64,
     /// Offset of the last accepted message.
     offset: u64,
     counts: ShardCounts,
@@ -103,8 +114,10 @@ struct Extra {
     bucket: Bucket,
     tick: Tick,
     ring: Ring,
-    /// Connections that resume the topic and do not count as members yet.
+    /// Connections that resume the topic, or wait for it, and do not count as members yet.
     resuming: u32,
+    /// A topic of the cluster has this.
+    cluster: Option<Box<ClusterTopic>>,
 }
 
 /// The router needs this about a message before the message is made.
@@ -130,12 +143,15 @@ pub(crate) enum Destination {
 pub(crate) struct MessagePosition {
     pub(crate) epoch: u64,
     pub(crate) offset: u64,
+    /// See `TopicMessage::shift`.
+    pub(crate) shift: u64,
 }
 
 /// A message was accepted for a topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Routed {
     pub(crate) offset: u64,
+    pub(crate) epoch: u64,
     pub(crate) connections: u32,
 }
 
@@ -173,8 +189,9 @@ impl Router {
         budget: Arc<Budget>,
         counters: Arc<Counters>,
         config: &Config,
+        has_broker: bool,
     ) -> Self {
-        let classes = Classes::new(config);
+        let classes = Classes::new(config, has_broker);
         Self {
             mailboxes,
             hasher: RandomState::new(),
@@ -190,6 +207,10 @@ impl Router {
             unattended: AtomicUsize::new(0),
             unattended_max: config.limits.topics_max.div_ceil(2),
             resumes: Resumes::default(),
+            needs: Needs::default(),
+            lingering: Mutex::default(),
+            parked: AtomicUsize::new(0),
+            broker_lost: AtomicBool::new(false),
             chunk_bytes_max: config.connection.low_watermark_bytes,
             budget,
             counters,
@@ -240,6 +261,46 @@ impl Router {
         }
     }
 
+    /// Checks a message to a topic of the cluster. Returns how many subscribers it has here, and how
+    /// long the broker is to keep messages.
+    pub(crate) fn admit(
+        &self,
+        name: &str,
+        mut destination: Destination,
+        offer: Offer<'_>,
+    ) -> Result<(u32, Option<weir_broker::Retention>), RouteError> {
+        destination.class().check_length(offer.frame_bytes)?;
+        let retention = destination.class().broker_retention();
+        loop {
+            let topic = match destination {
+                Destination::Topic(topic) => topic,
+                // Only its rate makes a topic of this node out of one that nobody here is in.
+                Destination::Class(class) if class.rate.is_none() => return Ok((0, retention)),
+                Destination::Class(_) => {
+                    if self.unattended.load(Ordering::Relaxed) >= self.unattended_max {
+                        return Err(RouteError::TooManyTopics);
+                    }
+                    self.find_or_begin(name).ok_or(RouteError::TooManyTopics)?
+                }
+            };
+            let mut state = topic.lock();
+            if state.ended {
+                drop(state);
+                destination = self.destination(name);
+                continue;
+            }
+            let bucket = state.drawn_bucket(&topic.class, offer.accepted_at);
+            if let Ok(bucket) = bucket {
+                state.extra_mut().bucket = bucket;
+            }
+            if state.is_unattended() {
+                self.note_attendance(&topic, &mut state);
+                self.linger(&topic, &mut state);
+            }
+            return bucket.map(|_| (state.counts.total(), retention));
+        }
+    }
+
     /// Begins the topic of a message, if its class retains messages.
     fn begin_to_publish(
         &self,
@@ -267,6 +328,23 @@ impl Router {
     ) -> Result<Routed, RouteError> {
         topic.class.check_length(offer.frame_bytes)?;
         let bucket = state.drawn_bucket(&topic.class, offer.accepted_at)?;
+        self.deliver(topic, state, offer, message)?;
+        state.offset += 1;
+        if let Some(extra) = &mut state.extra {
+            extra.bucket = bucket;
+        }
+        let (offset, epoch) = (state.offset, state.epoch);
+        Ok(Routed { offset, epoch, connections: state.counts.total() })
+    }
+
+    /// Sends the message that comes next, or gathers it for the running tick.
+    fn deliver(
+        &self,
+        topic: &Arc<Topic>,
+        state: &mut State,
+        offer: Offer<'_>,
+        message: impl FnOnce(&Class, MessagePosition) -> Option<Arc<Message>>,
+    ) -> Result<(), RouteError> {
         match &topic.class.tick {
             Some(rule) => self.gather(topic, state, (rule, offer), message)?,
             None => {
@@ -284,11 +362,7 @@ impl Router {
                 }
             }
         }
-        state.offset += 1;
-        if let Some(extra) = &mut state.extra {
-            extra.bucket = bucket;
-        }
-        Ok(Routed { offset: state.offset, connections: state.counts.total() })
+        Ok(())
     }
 
     /// A credit for each shard with members; `None` if one of them has none left. Dropped credits
@@ -344,7 +418,7 @@ impl Router {
 
     /// The epoch of the topic of this name, if it exists.
     pub(crate) fn epoch(&self, name: &str) -> Option<u64> {
-        self.find(name).map(|topic| topic.epoch)
+        self.find(name).map(|topic| topic.lock().epoch)
     }
 
     /// The topic's name, if it still exists.
@@ -378,7 +452,7 @@ impl Router {
 
     /// Counts a topic as attended or unattended. Every change of its subscribers or resumes calls
     /// it.
-    fn note_attendance(&self, state: &mut State) {
+    fn note_attendance(&self, topic: &Arc<Topic>, state: &mut State) {
         let is_unattended = !state.ended && state.is_unattended();
         if is_unattended == state.is_unattended {
             return;
@@ -393,15 +467,21 @@ impl Router {
             extra.ring.give_up(&self.retained);
             extra.tick = Tick::default();
         }
+        if is_unattended && topic.class.is_cluster {
+            self.linger(topic, state);
+        }
     }
 
     fn end_if_idle(&self, topic: &Arc<Topic>, state: &mut State) {
-        self.note_attendance(state);
+        self.note_attendance(topic, state);
         if state.ended || !state.is_idle(&topic.class) {
             return;
         }
         state.ended = true;
-        self.note_attendance(state);
+        self.note_attendance(topic, state);
+        if topic.class.is_cluster {
+            self.leave_broker(topic, state);
+        }
         let hash = self.hasher.hash_one(topic.name.as_ref());
         let mut stripe = lock(self.stripe(hash));
         if let Ok(entry) = stripe.find_entry(hash, |other| Arc::ptr_eq(other, topic)) {
@@ -433,13 +513,7 @@ impl Router {
         let class = Arc::clone(self.classes.of(name));
         let topic = self.ids.begin(|id| {
             let state = Mutex::new(State::new(&class));
-            Arc::new(Topic {
-                name: name.into(),
-                id,
-                epoch: rand::random::<u64>().max(1),
-                class,
-                state,
-            })
+            Arc::new(Topic { name: name.into(), id, class, state })
         })?;
         let rehash = |topic: &Arc<Topic>| self.hasher.hash_one(topic.name.as_ref());
         stripe.insert_unique(hash, Arc::clone(&topic), rehash);
@@ -454,16 +528,24 @@ impl Router {
 
 impl State {
     fn new(class: &Class) -> State {
-        let has_extra = class.rate.is_some() || class.tick.is_some() || class.retention.is_some();
-        let extra = has_extra.then(Box::default);
+        let has_extra = class.rate.is_some()
+            || class.tick.is_some()
+            || class.retention.is_some()
+            || class.is_cluster;
+        let cluster = || class.is_cluster.then(|| Box::new(ClusterTopic::new()));
+        let extra = has_extra.then(|| Box::new(Extra { cluster: cluster(), ..Extra::default() }));
         let counts = ShardCounts::default();
         let formats = Formats::default();
-        State { offset: 0, counts, formats, is_unattended: false, ended: false, extra }
+        let epoch = if class.is_cluster { 0 } else { rand::random::<u64>().max(1) };
+        State { epoch, offset: 0, counts, formats, is_unattended: false, ended: false, extra }
     }
 
     /// Whether the topic has no subscribers, no resumes and no messages for a later resume.
     fn is_idle(&self, class: &Class) -> bool {
         let holds = |extra: &Extra| {
+            if let Some(cluster) = &extra.cluster {
+                return cluster.lingers() || extra.resuming > 0;
+            }
             let is_kept = class.retention.is_some() && !extra.tick.is_empty();
             is_kept || !extra.ring.is_empty() || extra.resuming > 0
         };
@@ -474,6 +556,12 @@ impl State {
     fn is_unattended(&self) -> bool {
         let is_resumed = self.extra.as_ref().is_some_and(|extra| extra.resuming > 0);
         self.counts.total() == 0 && !is_resumed
+    }
+
+    /// See `TopicMessage::shift`.
+    fn shift(&self) -> u64 {
+        let cluster = self.extra.as_ref().and_then(|extra| extra.cluster.as_ref());
+        cluster.map_or(0, |cluster| cluster.shift())
     }
 
     fn extra_mut(&mut self) -> &mut Extra {
@@ -502,9 +590,9 @@ impl Topic {
         lock(&self.state)
     }
 
-    /// The position of the next message.
+    /// The place of the next message.
     fn next(&self, state: &State) -> MessagePosition {
-        MessagePosition { epoch: self.epoch, offset: state.offset + 1 }
+        MessagePosition { epoch: state.epoch, offset: state.offset + 1, shift: state.shift() }
     }
 
     fn info(&self) -> TopicInfo {
@@ -513,7 +601,7 @@ impl Topic {
             topic: self.name.as_ref().to_owned(),
             subscribers: state.counts.total(),
             offset: state.offset,
-            epoch: self.epoch,
+            epoch: state.epoch,
             class: self.class.pattern.as_str().to_owned(),
             retained_messages: state.extra.as_ref().map_or(0, |extra| extra.ring.len()),
         }

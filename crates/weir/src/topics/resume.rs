@@ -14,6 +14,7 @@ use weir_engine::{Command, ConnId, Credit, Item, ReplayBegin, ReplayChunk, Topic
 use weir_wire::format::Format;
 use weir_wire::v1::{Position, Subscribed, Unsubscribed, server_message::Kind};
 
+use super::follow::Entry;
 use super::{Extra, Router, State, Topic, lock, validate_name};
 use crate::base::frames;
 use crate::base::model::SubscribeError;
@@ -38,6 +39,10 @@ struct Running {
     first: u32,
     /// The last of its numbers. The refusal of an earlier number does not end this resume.
     last: u32,
+    /// The epoch whose messages it sends.
+    epoch: u64,
+    /// What is counted when its last part has left.
+    outcome: ResumeOutcome,
 }
 
 /// The messages that a connection has missed since the position that it names.
@@ -50,29 +55,74 @@ pub(super) enum Missed {
 }
 
 impl Resumes {
-    fn number(&self) -> u32 {
+    pub(super) fn number(&self) -> u32 {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Notes a running resume; returns whether the connection did not resume this topic already.
-    fn begin(&self, conn: ConnId, topic: TopicId, number: u32) -> bool {
+    fn begin(
+        &self,
+        conn: ConnId,
+        topic: TopicId,
+        number: u32,
+        (epoch, outcome): (u64, ResumeOutcome),
+    ) -> bool {
         let mut running = lock(&self.running);
         let of_conn = running.entry(conn).or_default();
         if let Some(running) = of_conn.iter_mut().find(|running| running.topic == topic) {
             running.last = number;
             return false;
         }
-        of_conn.push(Running { topic, first: number, last: number });
+        of_conn.push(Running { topic, first: number, last: number, epoch, outcome });
         true
     }
 
-    fn is_running(&self, conn: ConnId, topic: TopicId, number: u32) -> bool {
+    /// Begins a resume that waits for its topic; `false`: the connection resumes the topic already.
+    pub(super) fn begin_alone(
+        &self,
+        conn: ConnId,
+        topic: TopicId,
+        (number, epoch): (u32, u64),
+    ) -> bool {
+        let outcome = ResumeOutcome::Recovered;
+        let mut running = lock(&self.running);
+        let of_conn = running.entry(conn).or_default();
+        let is_alone = of_conn.iter().all(|running| running.topic != topic);
+        if is_alone {
+            of_conn.push(Running { topic, first: number, last: number, epoch, outcome });
+        }
+        is_alone
+    }
+
+    /// A resume that waited for its topic begins in this epoch.
+    fn restart(
+        &self,
+        conn: ConnId,
+        topic: TopicId,
+        number: u32,
+        (epoch, outcome): (u64, ResumeOutcome),
+    ) {
+        let mut running = lock(&self.running);
+        let of_conn = running.get_mut(&conn).into_iter().flatten();
+        for running in of_conn.filter(|running| running.topic == topic && running.last == number) {
+            (running.epoch, running.outcome) = (epoch, outcome);
+        }
+    }
+
+    pub(super) fn is_running(&self, conn: ConnId, topic: TopicId, number: u32) -> bool {
+        self.state_of(conn, topic, number).is_some()
+    }
+
+    /// The epoch whose messages a resume sends, and its outcome; `None`: it was cancelled, or has
+    /// ended.
+    fn state_of(&self, conn: ConnId, topic: TopicId, number: u32) -> Option<(u64, ResumeOutcome)> {
         let running = lock(&self.running);
         // Numbers wrap around.
         let fits = |running: &Running| {
             running.topic == topic && number.wrapping_sub(running.first) <= u32::MAX / 2
         };
-        running.get(&conn).is_some_and(|of_conn| of_conn.iter().any(fits))
+        let running = running.get(&conn)?.iter().find(|running| fits(running))?;
+        Some((running.epoch, running.outcome))
     }
 
     /// Ends a resume; returns whether it was running.
@@ -82,7 +132,7 @@ impl Resumes {
 
     /// Ends the resume whose shard refused this number; returns whether it ended. A later number
     /// keeps it running.
-    fn end_refused(&self, conn: ConnId, topic: TopicId, number: u32) -> bool {
+    pub(super) fn end_refused(&self, conn: ConnId, topic: TopicId, number: u32) -> bool {
         self.end_if(conn, |running| running.topic == topic && running.last == number)
     }
 
@@ -131,49 +181,90 @@ impl Router {
             if state.ended {
                 continue;
             }
-            state.formats.add(format);
-            let missed = position.map(|position| topic.missed(&state, position));
-            if let Some(Missed::Since(offset)) = missed {
-                self.begin_resume(credit, conn, &topic, &mut state, offset);
-                return Ok(());
-            }
-            let is_recovered = missed == Some(Missed::Nothing);
-            if missed.is_some() {
-                self.counters.count_resume(match is_recovered {
-                    true => ResumeOutcome::Recovered,
-                    false => ResumeOutcome::NotRecovered,
-                });
-            }
-            state.counts.add(conn.shard());
-            self.note_attendance(&mut state);
-            let reply = topic.subscribed(state.sent(&topic.class), is_recovered);
-            credit.push(Command::Subscribe { conn, topic: topic.id, reply });
+            let credit = if topic.class.is_cluster {
+                match self.enter_or_park(credit, conn, (&topic, &mut state), (format, position)) {
+                    Entry::Now(credit) => credit,
+                    Entry::Parked => return Ok(()),
+                    Entry::Refused(credit) => {
+                        self.end_if_idle(&topic, &mut state);
+                        return Err((SubscribeError::BrokerUnavailable, credit));
+                    }
+                }
+            } else {
+                credit
+            };
+            self.enter(credit, conn, (&topic, &mut state), (format, position), None);
             return Ok(());
         }
+    }
+
+    /// Makes a connection a member, or begins to send it what it has missed. `parked`: its number,
+    /// if it has waited for the topic.
+    pub(super) fn enter(
+        &self,
+        credit: Credit<'_, OwnedFd>,
+        conn: ConnId,
+        (topic, state): (&Arc<Topic>, &mut State),
+        (format, position): (Format, Option<Position>),
+        parked: Option<u32>,
+    ) {
+        state.formats.add(format);
+        let missed = position.map(|position| topic.missed(state, position));
+        if let Some(Missed::Since(offset)) = missed {
+            let from = (offset, ResumeOutcome::Recovered);
+            return self.begin_resume(credit, conn, (topic, state), from, parked);
+        }
+        let oldest = state.extra.as_ref().and_then(|extra| extra.ring.oldest());
+        if let (Some(Missed::Unknown), Some(offset)) = (missed, oldest)
+            && topic.class.resumes_from_oldest
+        {
+            let from = (offset, ResumeOutcome::NotRecovered);
+            return self.begin_resume(credit, conn, (topic, state), from, parked);
+        }
+        let is_recovered = missed == Some(Missed::Nothing);
+        if missed.is_some() {
+            self.counters.count_resume(match is_recovered {
+                true => ResumeOutcome::Recovered,
+                false => ResumeOutcome::NotRecovered,
+            });
+        }
+        state.counts.add(conn.shard());
+        if let Some(number) = parked {
+            self.end_parked(conn, topic, state, number);
+        }
+        self.note_attendance(topic, state);
+        let reply = topic.subscribed(state.epoch, state.sent(&topic.class), is_recovered);
+        credit.push(Command::Subscribe { conn, topic: topic.id, reply });
     }
 
     fn begin_resume(
         &self,
         credit: Credit<'_, OwnedFd>,
         conn: ConnId,
-        topic: &Arc<Topic>,
-        state: &mut State,
-        offset: u64,
+        (topic, state): (&Arc<Topic>, &mut State),
+        (offset, outcome): (u64, ResumeOutcome),
+        parked: Option<u32>,
     ) {
+        let is_recovered = outcome == ResumeOutcome::Recovered;
         let begin = ReplayBegin {
-            reply: topic.subscribed(offset, true),
-            reply_if_member: topic.subscribed(state.sent(&topic.class), false),
+            reply: topic.subscribed(state.epoch, offset, is_recovered),
+            reply_if_member: topic.subscribed(state.epoch, state.sent(&topic.class), false),
         };
-        let number = self.resumes.number();
+        let number = parked.unwrap_or_else(|| self.resumes.number());
         let mut chunk = self.chunk(conn, topic, state, (number, offset));
         chunk.begin = Some(begin);
         if chunk.is_last {
-            self.counters.count_resume(ResumeOutcome::Recovered);
+            self.counters.count_resume(outcome);
             state.counts.add(conn.shard());
-        } else if self.resumes.begin(conn, topic.id, number) {
+            if let Some(number) = parked {
+                self.end_parked(conn, topic, state, number);
+            }
+        } else if parked.is_some() {
+            self.resumes.restart(conn, topic.id, number, (state.epoch, outcome));
+        } else if self.resumes.begin(conn, topic.id, number, (state.epoch, outcome)) {
             state.extra_mut().resuming += 1;
         }
-        self.note_attendance(state);
+        self.note_attendance(topic, state);
         credit.push(Command::Resume(Box::new(chunk)));
     }
 
@@ -186,24 +277,23 @@ impl Router {
         (number, after): (u32, u64),
     ) {
         // The resume was cancelled meanwhile, or has ended.
-        if !self.resumes.is_running(conn, id, number) {
-            return;
-        }
+        let Some((epoch, outcome)) = self.resumes.state_of(conn, id, number) else { return };
         let Some(topic) = self.ids.topic(id) else {
             debug_assert!(false, "a topic lives as long as it is resumed");
             return;
         };
         let mut state = topic.lock();
-        if !state.extra.as_ref().is_some_and(|extra| extra.ring.reaches(after)) {
+        let has_next = state.extra.as_ref().is_some_and(|extra| extra.ring.reaches(after));
+        if epoch != state.epoch || !has_next {
             self.counters.count_resume(ResumeOutcome::FellBehind);
-            let reply = topic.fell_behind(after);
+            let reply = topic.fell_behind(epoch, after);
             credit.push(Command::Unsubscribe { conn, topic: id, reply });
             self.end_resume(conn, &topic, &mut state);
             return;
         }
         let chunk = self.chunk(conn, &topic, &state, (number, after));
         if chunk.is_last {
-            self.counters.count_resume(ResumeOutcome::Recovered);
+            self.counters.count_resume(outcome);
             state.counts.add(conn.shard());
             self.end_resume(conn, &topic, &mut state);
         }
@@ -276,7 +366,7 @@ impl Topic {
     pub(super) fn missed(&self, state: &State, position: Position) -> Missed {
         let sent = state.sent(&self.class);
         let Position { epoch, offset } = position;
-        if epoch != self.epoch || offset > sent {
+        if epoch != state.epoch || offset > sent {
             return Missed::Unknown;
         }
         if offset == sent {
@@ -289,14 +379,14 @@ impl Topic {
         }
     }
 
-    fn subscribed(&self, offset: u64, recovered: bool) -> Box<[u8]> {
-        let position = Some(Position { epoch: self.epoch, offset });
+    pub(super) fn subscribed(&self, epoch: u64, offset: u64, recovered: bool) -> Box<[u8]> {
+        let position = Some(Position { epoch, offset });
         let topic = self.name.as_ref().to_owned();
         frames::encode(Kind::Subscribed(Subscribed { topic, position, recovered }))
     }
 
-    fn fell_behind(&self, offset: u64) -> Box<[u8]> {
-        let position = Some(Position { epoch: self.epoch, offset });
+    fn fell_behind(&self, epoch: u64, offset: u64) -> Box<[u8]> {
+        let position = Some(Position { epoch, offset });
         let (topic, reason) = (self.name.as_ref().to_owned(), FELL_BEHIND.to_owned());
         frames::encode(Kind::Unsubscribed(Unsubscribed { topic, reason, position }))
     }

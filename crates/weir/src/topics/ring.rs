@@ -44,6 +44,11 @@ impl Ring {
         self.messages.len()
     }
 
+    /// The offset before the oldest message, if there is one.
+    pub(super) fn oldest(&self) -> Option<u64> {
+        (!self.is_empty()).then_some(self.base)
+    }
+
     /// Whether the ring has every message sent after this offset.
     pub(super) fn reaches(&self, offset: u64) -> bool {
         self.base <= offset
@@ -122,6 +127,12 @@ impl Ring {
     pub(super) fn give_up(&mut self, retained: &Retained) {
         retained.refused.fetch_add(self.len() as u64, Ordering::Relaxed);
         while self.pop(retained) {}
+    }
+
+    /// Removes all messages, and keeps those behind `offset` from here on.
+    pub(super) fn begin_behind(&mut self, offset: u64, retained: &Retained) {
+        while self.pop(retained) {}
+        self.base = offset;
     }
 
     fn pop(&mut self, retained: &Retained) -> bool {

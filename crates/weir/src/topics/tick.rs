@@ -148,6 +148,18 @@ impl Tick {
         expired
     }
 
+    /// A message has passed that nobody here waits for.
+    pub(super) fn skip_to(&mut self, offset: u64) {
+        if self.is_empty() {
+            self.sent = offset;
+        }
+    }
+
+    /// Lets go of what it has gathered; the next message stands behind `offset`.
+    pub(super) fn forget(&mut self, offset: u64) {
+        *self = Tick { sent: offset, is_listed: self.is_listed, ..Tick::default() };
+    }
+
     /// Begins the next tick.
     fn begin(&mut self, sent: u64) {
         *self = Tick { sent, ..Tick::default() };
@@ -270,7 +282,8 @@ impl Router {
 
     /// Sends the batch of a tick. `false` if there is no credit: then the tick continues with the
     /// messages that have not expired.
-    fn end_tick(&self, topic: &Arc<Topic>, state: &mut State) -> bool {
+    pub(super) fn end_tick(&self, topic: &Arc<Topic>, state: &mut State) -> bool {
+        let shift = state.shift();
         let Some(extra) = &mut state.extra else { return true };
         let expired = extra.tick.expire(Nanos::now(), &self.hasher);
         self.counters.count_expired(expired as u64 * u64::from(state.counts.total()));
@@ -280,7 +293,8 @@ impl Router {
             let Some(credits) = self.credits(&state.counts, topic, Publisher::Backend) else {
                 return false;
             };
-            let message = self.batch(topic, &messages, state.offset);
+            let place = MessagePosition { epoch: state.epoch, offset: state.offset, shift };
+            let message = self.batch(topic, &messages, place);
             // An accepted message must go out. If the budget has no room for an encoding, the
             // shards make it.
             state.formats.encode_ahead(&message, &self.counters);
@@ -297,7 +311,12 @@ impl Router {
     }
 
     /// All messages of a tick as one. A lone message needs no copy.
-    fn batch(&self, topic: &Topic, messages: &[Arc<Message>], offset: u64) -> Arc<Message> {
+    fn batch(
+        &self,
+        topic: &Topic,
+        messages: &[Arc<Message>],
+        place: MessagePosition,
+    ) -> Arc<Message> {
         let [first, _, ..] = messages else { return Arc::clone(&messages[0]) };
         let singles: Vec<(u64, &[u8])> =
             messages.iter().map(|message| (message.offset(), message.frame())).collect();
@@ -311,8 +330,9 @@ impl Router {
             priority: topic.class.priority,
             slow: topic.class.slow,
             is_tick: true,
-            epoch: topic.epoch,
-            offset,
+            epoch: place.epoch,
+            offset: place.offset,
+            shift: place.shift,
             key: 0..0,
             singles: match topic.class.slow {
                 SlowPolicy::Conflate => messages.into(),

@@ -11,6 +11,7 @@ use crate::auth::{NoBearer, Requester, TokenOrigin};
 use crate::base::clock::unix_millis;
 use crate::base::model::{Accepted, Payload, Publication, Target};
 use crate::core::handle::{Handle, Refusal};
+use crate::core::publishing::Publishing;
 use crate::core::rights::{Caller, CallerDevice};
 use crate::limits::rates::Sender;
 use crate::provisioning::activation::{Activated, ActivationError, RequestOrigin};
@@ -140,7 +141,7 @@ impl Front {
         requester: &Requester,
         publish: &v1::Publish,
         source: IpAddr,
-    ) -> Result<Option<Accepted>, DatagramRefusal> {
+    ) -> Result<Option<Publishing>, DatagramRefusal> {
         let shared = self.handle.shared();
         let publication = Publication {
             target: Target::Topic(&publish.topic),
@@ -209,7 +210,13 @@ impl Backend for Front {
     ) -> Answer<'a, Option<Accepted>> {
         Box::pin(async move {
             let requester = self.requester(token, source).await?;
-            self.publish_for(&requester, publish, source)
+            let Some(publishing) = self.publish_for(&requester, publish, source)? else {
+                return Ok(None);
+            };
+            publishing.await.map(Some).map_err(|error| {
+                let after = error.retry_after();
+                refused(Refusal::from(error), after)
+            })
         })
     }
 }

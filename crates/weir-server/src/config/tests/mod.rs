@@ -419,7 +419,11 @@ fn the_example_loads_as_it_is_and_with_every_key_uncommented() {
     let (auth, classes) = (&settings.gateway.auth, &settings.gateway.topic_classes);
     assert_eq!((auth.tokens.len(), auth.services.len()), (1, 1));
     let pattern = "room/*".to_owned();
-    assert_eq!(*classes, [weir::TopicClass { pattern, ..weir::TopicClass::default() }]);
+    // Keys that are absent by default have an example.
+    let (scope, resume_from_oldest) = (Some(weir::Scope::Node), Some(false));
+    let default = weir::TopicClass::default();
+    assert_eq!(*classes, [weir::TopicClass { pattern, scope, resume_from_oldest, ..default }]);
+    assert_eq!(settings.store.kind.take(), Some(StoreKind::Embedded));
     settings.gateway.auth = weir::AuthConfig::default();
     settings.gateway.topic_classes.clear();
     assert_eq!(settings.gateway.tls.certificates.len(), 1);
@@ -461,4 +465,5 @@ fn every_number_has_a_unit() {
     }
 }
 
+mod cluster;
 mod tables;

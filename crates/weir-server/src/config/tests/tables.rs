@@ -62,6 +62,8 @@ key = "a.key"
 
 [[topic_classes]]
 pattern = "x/{device}/*"
+scope = "node"
+presence = true
 tick = "50ms"
 tick_bytes_max = 262144
 conflation = true
@@ -71,6 +73,7 @@ message_bytes_max = 512
 retention_messages = 7
 retention_bytes = 4096
 retention_ttl = "1h"
+resume_from_oldest = false
 history = true
 publish = ["devices", "services", "label:a"]
 subscribe = []
@@ -113,24 +116,24 @@ fn a_file_and_an_embedding_program_read_the_same() {
 fn every_member_is_read() {
     let gateway = load(EVERYTHING, &[]).unwrap().gateway;
 
-    assert_eq!(gateway.listen.proxy_networks.len(), 2);
-    assert_eq!(gateway.http.cors_origins, ["https://a.example"]);
+    let (networks, origins) = (gateway.listen.proxy_networks.len(), &gateway.http.cors_origins);
+    assert_eq!((networks, origins[0].as_str()), (2, "https://a.example"));
     let limits = &gateway.limits;
     let rates = [limits.connects_per_source_per_second, limits.connects_per_source_burst];
     assert_eq!((limits.connections_per_source_max, rates), (1, [2, 3]));
     assert_eq!([limits.publishes_per_second, limits.publish_burst], [4, 5]);
-    assert_eq!(limits.conflation_keys_max, 6);
-    assert_eq!(gateway.memory.retention_bytes, 8_388_608);
+    assert_eq!((limits.conflation_keys_max, gateway.memory.retention_bytes), (6, 8_388_608));
     let [token, plain] = &gateway.auth.tokens[..] else { panic!("two tokens") };
     assert_eq!((token.priority, plain.priority), (weir::Priority::High, weir::Priority::Normal));
     assert_eq!(token.labels, ["a", "b"]);
-    let service = &gateway.auth.services[0];
-    assert_eq!((service.token.as_str(), service.name.as_str()), ("s", "n"));
-    assert_eq!(service.may, weir::Right::ALL);
+    let weir::ServiceConfig { token, name, may } = &gateway.auth.services[0];
+    assert_eq!((token.as_str(), name.as_str(), &may[..]), ("s", "n", &weir::Right::ALL[..]));
     let [class, _] = &gateway.topic_classes[..] else { panic!("two classes") };
     let label = weir::Actor::Label("a".to_owned());
     let expected = weir::TopicClass {
         pattern: "x/{device}/*".to_owned(),
+        scope: Some(weir::Scope::Node),
+        presence: true,
         tick: Duration::from_millis(50),
         tick_bytes_max: 262_144,
         conflation: true,
@@ -140,6 +143,7 @@ fn every_member_is_read() {
         retention_messages: 7,
         retention_bytes: 4_096,
         retention_ttl: Duration::from_secs(3_600),
+        resume_from_oldest: Some(false),
         history: true,
         publish: vec![weir::Actor::Devices, weir::Actor::Services, label],
         subscribe: vec![],

@@ -4,6 +4,8 @@
 //! adds `_total` and the unit to the end of a name.
 
 mod auth;
+mod cluster;
+mod connections;
 mod families;
 mod http;
 mod store;
@@ -17,9 +19,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::{Registry, Unit};
-use weir_engine::{Cell, CreditKind, DropRule, Durations, Priority, ShardStats, Share, Transport};
-use weir_wire::CloseReason;
-use weir_wire::format::Format;
+use weir_engine::{Cell, CreditKind, DropRule, Durations, Priority, ShardStats, Share};
 
 use self::families::{Families, Histogram};
 pub(super) use self::text::Form;
@@ -81,6 +81,7 @@ impl Collector for Gateway {
         self.connections(&mut families)?;
         self.front(&mut families)?;
         self.auth(&mut families)?;
+        self.cluster(&mut families)?;
         self.events(&mut families)?;
         self.traffic(&mut families)?;
         self.memory(&mut families)?;
@@ -97,96 +98,6 @@ impl Collector for Gateway {
 }
 
 impl Gateway {
-    fn connections(&self, to: &mut Families<'_>) -> fmt::Result {
-        let front = self.handle.counters();
-        let states = |transport| {
-            let states = [
-                ("settled", self.sum(|shard| shard.connections.of(transport))),
-                ("unsettled", front.unsettled_of(transport) as u64),
-                ("lingering", self.sum(|shard| shard.lingering.of(transport))),
-            ];
-            let labels = |state| [("transport", transport.name()), ("state", state)];
-            states.map(|(state, count)| (labels(state), count))
-        };
-        to.gauges(
-            "weir_connections",
-            "Connections by transport and state; lingering ones are closed and flush or wait for the peer's end.",
-            Transport::ALL.into_iter().flat_map(states),
-        )?;
-        to.gauges(
-            "weir_connections_by_protocol",
-            "Open connections by what is spoken on them.",
-            Format::ALL.map(|format| {
-                let count = self.sum(|shard| &shard.formats[format.index()]);
-                ([("protocol", format.name())], count)
-            }),
-        )?;
-        to.counters(
-            "weir_encodings",
-            "Messages to many that were made in a format other than that of frames, once for all who speak it.",
-            Format::ALL.into_iter().skip(1).map(|format| {
-                let late = self.sum(|shard| &shard.encoded[format.index()]);
-                let count = late + self.handle.counters().encoded(format);
-                ([("protocol", format.name())], count)
-            }),
-        )?;
-        to.counter(
-            "weir_heartbeats_sent",
-            "Pings to silent WebSockets and comments to readers of events.",
-            self.sum(|shard| &shard.beats),
-        )?;
-        to.gauge(
-            "weir_connections_stalled",
-            "Connections above the high watermark.",
-            self.sum(|shard| &shard.stalled),
-        )?;
-        to.gauge(
-            "weir_table_entries",
-            "Entries of the connection tables in use, lingering and unreported ones included.",
-            self.sum(|shard| &shard.table_entries),
-        )?;
-        to.gauge(
-            "weir_memberships",
-            "Subscriptions: pairs of a connection and a topic that it is in.",
-            self.sum(|shard| &shard.memberships),
-        )?;
-        to.counter(
-            "weir_connections_adopted",
-            "Connections that have settled on a shard.",
-            self.sum(|shard| &shard.adopted),
-        )?;
-        to.counters(
-            "weir_connections_closed",
-            "Connections that have ended, by reason, settled or not.",
-            CloseReason::ALL.map(|reason| {
-                let shards = self.sum(|shard| &shard.closed[reason.index()]);
-                ([("reason", reason.name())], shards + front.closed(reason))
-            }),
-        )
-    }
-
-    fn sources(&self, to: &mut Families<'_>) -> fmt::Result {
-        to.gauge(
-            "weir_sources",
-            "Source addresses that are known; none where neither limits by source nor listen.proxy_networks ask for them.",
-            self.handle.gauges().sources as u64,
-        )?;
-        let shared = self.handle.shared();
-        let activator = shared.activator.as_ref();
-        let [connections, datagrams] =
-            activator.map_or([0; 2], |activator| activator.sources_forgotten());
-        to.counters(
-            "weir_sources_forgotten",
-            "Sources that were forgotten before they might do as before, since too many were known, by what of theirs was \
-             counted: connects, or failed activations by connection and by datagram.",
-            [
-                ([("of", "connects")], shared.admission.sources_forgotten()),
-                ([("of", "activations")], connections),
-                ([("of", "activations_udp")], datagrams),
-            ],
-        )
-    }
-
     fn front(&self, to: &mut Families<'_>) -> fmt::Result {
         let (front, gauges) = (self.handle.counters(), self.handle.gauges());
         to.gauge("weir_devices", "Devices that are known.", gauges.devices as u64)?;
@@ -228,7 +139,8 @@ impl Gateway {
                     }
                     SubscribeRefuseCause::TopicsMax
                     | SubscribeRefuseCause::TopicName
-                    | SubscribeRefuseCause::NotPermitted => 0,
+                    | SubscribeRefuseCause::NotPermitted
+                    | SubscribeRefuseCause::Broker => 0,
                 };
                 ([("cause", cause.name())], front.subscribe_refused(cause) + shards)
             }),

@@ -329,7 +329,7 @@ async fn a_shard_that_does_not_answer_is_not_one_that_has_nothing() {
             check(&server, request, "", 503, &["shard-silent", "shard 0 does not answer"]).await;
         assert_eq!(answer.header("retry-after"), Some("1"), "{request}");
     }
-    let elsewhere = "GET /v1/connections/ff000000000000ff";
+    let elsewhere = "GET /v1/connections/003fc000000000ff";
     check(&server, elsewhere, "", 404, &["there is no connection"]).await;
 }
 

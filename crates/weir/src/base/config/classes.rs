@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use weir_engine::{Priority, SlowPolicy};
 
-use super::RATE_MAX;
 use super::keys::{DAY, Item, SECOND};
+use super::{RATE_MAX, Scope};
 
 crate::config_table! {
     /// One of `[[topic_classes]]`.
@@ -15,8 +15,16 @@ crate::config_table! {
         /// The first class that matches counts, so general classes come last.
         pattern: String, allowed("1 to limits.topic_bytes_max bytes"), example("\"room/*\""),
             needed();
-        /// Messages are gathered for this time and leave as one batch. That is far cheaper where
-        /// many publish to many. 0: each message leaves at once.
+        /// To what its topics belong: to one node, whose subscribers alone hear what is published
+        /// there, or to the cluster. Absent: to the cluster if `cluster.redis` is set, to the node
+        /// otherwise.
+        scope: Option<Scope>, allowed("\"cluster\" only with cluster.redis"), example("\"node\"");
+        /// Whether it is known who is in a topic: `GET /v1/topics/{topic}/presence` lists devices
+        /// and connections, and subscribers can ask to be told who comes and goes.
+        // In a cluster each member takes some 100 bytes of Redis.
+        presence: bool;
+        /// Messages are gathered for this long and leave as one batch: far cheaper where many
+        /// publish to many. 0: each leaves at once.
         tick: Duration, allowed("{TICK_MIN:?} to {TICK_MAX:?}, or 0ms for none");
         /// Bytes that one tick may gather, with about a hundred bytes per message beside its frame.
         /// Further messages are refused until the next tick.
@@ -45,8 +53,13 @@ crate::config_table! {
         /// How long a message is kept. A topic exists until its last kept message has gone.
         retention_ttl: Duration = Duration::from_secs(300), range(SECOND..=7 * DAY),
             reason(" (7 days)");
-        /// Whether `GET /v1/topics/{topic}/history` of the public API returns the kept messages, to
-        /// callers that may subscribe.
+        /// Whether a client whose position is of another epoch gets all that is kept, or goes on
+        /// with the next message. Either way it is told that it has missed something. Absent: all
+        /// that is kept.
+        resume_from_oldest: Option<bool>,
+            allowed("true only with retention_messages"), example("false");
+        /// Whether `GET /v1/topics/{topic}/history` of the public API answers with what is kept, to
+        /// whoever may subscribe.
         history: bool, allowed("true only with retention_messages");
         /// Callers that may publish: every device, services with the right, devices whose token has
         /// the label. The admin API always may.
@@ -71,6 +84,13 @@ pub enum Actor {
     Services,
     /// Devices whose token has the label; written `label:NAME`.
     Label(String),
+}
+
+impl TopicClass {
+    /// Whether a resume of an unknown epoch begins at the oldest message that is kept: as configured, or if any is kept.
+    pub fn resumes_from_oldest(&self) -> bool {
+        self.resume_from_oldest.unwrap_or(self.retention_messages > 0)
+    }
 }
 
 impl Actor {

@@ -75,8 +75,8 @@ impl LimitsConfig {
     }
 }
 
-/// A shard numbers its connections in 24 bits, and so does the router its topics. All of them may
-/// meet on one shard.
+/// The router numbers its topics in 24 bits. A shard numbers its connections in 22 bits, so that many
+/// need several shards.
 const CONNECTIONS_MAX: u64 = 1 << 24;
 /// A `Hello` with a signed token needs this much.
 const FRAME_BYTES_MIN: u64 = 1_024;

@@ -5,6 +5,7 @@ mod access_log;
 mod activation;
 mod auth;
 mod classes;
+mod cluster;
 mod connection;
 mod http;
 mod jwt;
@@ -22,6 +23,7 @@ pub use access_log::{AccessLogConfig, AccessLogFormat};
 pub use activation::ActivationConfig;
 pub use auth::{AuthConfig, Right, ServiceConfig, TokenConfig};
 pub use classes::{Actor, TopicClass};
+pub use cluster::{ClusterConfig, RedisUrls, Scope};
 pub use connection::ConnectionConfig;
 pub use http::HttpConfig;
 pub use jwt::{JwtAlgorithm, JwtConfig, JwtKeyConfig};
@@ -63,7 +65,9 @@ crate::config_table! {
         udp: UdpConfig;
         /// A log with a line for each HTTP request.
         access_log: AccessLogConfig;
-        /// How devices get tokens.
+        /// What makes several nodes one gateway; see docs/cluster.md.
+        cluster: ClusterConfig;
+        /// How devices get their tokens.
         activation: ActivationConfig;
         /// Rules for the topics whose names match a pattern.
         ///
@@ -155,6 +159,12 @@ impl Config {
     pub fn admits_anonymous(&self) -> bool {
         let exposed = || self.listen.exposed().is_some();
         self.auth.anonymous.unwrap_or_else(|| !exposed())
+    }
+
+    /// To what the topics of a class belong: as configured, or to the cluster if there is one.
+    pub fn scope(&self, class: &TopicClass) -> Scope {
+        let default = if self.cluster.is_set() { Scope::Cluster } else { Scope::Node };
+        class.scope.unwrap_or(default)
     }
 }
 

@@ -21,13 +21,14 @@ use weir_wire::{CloseReason, ErrorCode, ProstMessage, hot};
 use crate::auth::devices::NotEntered;
 use crate::auth::{Act, Grant, OWN_GRANT};
 use crate::base::clock::{unix_millis, unix_time};
-use crate::base::frames;
 use crate::base::model::SubscribeError;
-use crate::base::model::{Payload, Publication, Target};
+use crate::base::model::{Accepted, Payload, Publication, Target};
+use crate::base::{frames, mailboxes};
 use crate::connection::reports::{Room, cost};
 use crate::core::adoptions::Pending;
 use crate::core::events::EventKind;
 use crate::core::handle::{Handle, Refusal};
+use crate::core::publishing::Publishing;
 use crate::core::rights::{Caller, CallerDevice, Denied};
 use crate::core::state::SharedState;
 use crate::observe::counters::SubscribeRefuseCause;
@@ -366,7 +367,7 @@ impl Dispatcher {
 
     /// Queues a subscription, if the topic's name is valid and the connection has the right.
     fn want_topic(&mut self, asker: Asker, subscribe: Subscribe) {
-        let Subscribe { topic, position } = subscribe;
+        let Subscribe { topic, position, .. } = subscribe;
         let conn = asker.conn;
         let Err(denied) = self.check(asker, Act::Subscribe, &topic) else {
             let Asker { device, origin, .. } = asker;
@@ -441,6 +442,10 @@ impl Dispatcher {
                 SubscribeError::Name(error) => {
                     frames::error(ErrorCode::TopicName, error.to_string(), "", 0)
                 }
+                SubscribeError::BrokerUnavailable => {
+                    let message = "the broker cannot be reached; try again in a second".to_owned();
+                    frames::error(ErrorCode::Busy, message, &topic, 0)
+                }
                 SubscribeError::TooManyTopics => {
                     let limit = self.shared.config().limits.topics_max;
                     let message = format!("all {limit} topics are in use (limits.topics_max)");
@@ -477,14 +482,15 @@ impl Dispatcher {
         };
         let published = self.handle.publish_as(&self.caller(asker), None, &publication);
         let frame = match published.map_err(Refusal::from) {
+            Ok(Some(publishing)) if publishing.accepted().is_none() => {
+                return self.answer_later(asker, publishing, publish);
+            }
             Ok(_) if publish.request == 0 => return,
-            Ok(accepted) => frames::encode(server_message::Kind::Published(Published {
-                request: publish.request,
-                message_id: accepted.map_or(0, |accepted| accepted.id),
-                offset: accepted.and_then(|accepted| accepted.offset).unwrap_or(0),
-                connections: accepted.map_or(0, |accepted| accepted.connections),
-            })),
-            // The answer does not repeat an invalid name, which may be long.
+            Ok(publishing) => {
+                let accepted = publishing.and_then(|publishing| publishing.accepted());
+                published_frame(publish.request, accepted)
+            }
+            // An invalid name is not sent back, because it may be long.
             Err(Refusal { code: code @ ErrorCode::TopicName, message }) => {
                 frames::error(code, message, "", publish.request)
             }
@@ -497,9 +503,35 @@ impl Dispatcher {
         self.answer(asker.conn, frame);
     }
 
+    /// Answers when the broker has. The number of such tasks is bounded by what may wait for it.
+    fn answer_later(&self, asker: Asker, publishing: Publishing, publish: &hot::Publish<'_>) {
+        let (conn, request, topic) = (asker.conn, publish.request, publish.topic.to_owned());
+        let mailboxes = Arc::clone(self.shared.mailboxes());
+        tokio::spawn(async move {
+            let frame = match publishing.await.map_err(Refusal::from) {
+                Ok(_) if request == 0 => return,
+                Ok(accepted) => published_frame(request, Some(accepted)),
+                Err(Refusal { code, message }) => frames::error(code, message, &topic, request),
+            };
+            let send = Command::Send(conn, Item::Frame(frame));
+            mailboxes::push(&mailboxes[conn.shard()], send).await;
+        });
+    }
+
     fn answer(&mut self, conn: ConnId, frame: Box<[u8]>) {
         self.jobs.push_front(Job::Send { conn, frame });
     }
+}
+
+/// The answer to a message that was accepted; `None`: the embedding program took it elsewhere.
+fn published_frame(request: u32, accepted: Option<Accepted>) -> Box<[u8]> {
+    frames::encode(server_message::Kind::Published(Published {
+        request,
+        message_id: accepted.map_or(0, |accepted| accepted.id),
+        offset: accepted.and_then(|accepted| accepted.offset).unwrap_or(0),
+        connections: accepted.map_or(0, |accepted| accepted.connections),
+        epoch: accepted.and_then(|accepted| accepted.epoch).unwrap_or(0),
+    }))
 }
 
 fn payload_of<'a>(publish: &hot::Publish<'a>) -> Payload<'a> {

@@ -9,7 +9,8 @@ use weir_wire::ErrorCode;
 
 use super::Handle;
 use crate::base::mailboxes::Publisher;
-use crate::base::model::{Accepted, Payload, Publication, PublishError, Target};
+use crate::base::model::{Payload, Publication, PublishError, Target};
+use crate::core::publishing::Publishing;
 
 /// A message that a device wants to publish.
 pub struct FromDevice<'a> {
@@ -42,11 +43,11 @@ pub struct Refusal {
 /// Called on a front thread for each message that devices publish; the messages of one connection
 /// come in its order.
 pub(crate) type OnPublish =
-    Arc<dyn Fn(&FromDevice<'_>) -> Result<Option<Accepted>, Refusal> + Send + Sync>;
+    Arc<dyn Fn(&FromDevice<'_>) -> Result<Option<Publishing>, Refusal> + Send + Sync>;
 
 impl FromDevice<'_> {
     /// Publishes the message to its topic, with the connection as the sender.
-    pub fn publish(&self) -> Result<Accepted, PublishError> {
+    pub fn publish(&self) -> Result<Publishing, PublishError> {
         let publication = Publication {
             target: Target::Topic(self.topic),
             payload: self.payload,
@@ -59,7 +60,7 @@ impl FromDevice<'_> {
     }
 
     /// Asks the embedding program, which alone decides. A panic in that program ends nothing else.
-    pub(crate) fn ask(&self, on_publish: &OnPublish) -> Result<Option<Accepted>, Refusal> {
+    pub(crate) fn ask(&self, on_publish: &OnPublish) -> Result<Option<Publishing>, Refusal> {
         catch_unwind(AssertUnwindSafe(|| on_publish(self))).unwrap_or_else(|_| {
             let conn = self.conn.map(tracing::field::display);
             tracing::error!(conn, "on_publish panicked");
@@ -85,7 +86,10 @@ impl From<PublishError> for Refusal {
             PublishError::TooManyTopics { .. } => ErrorCode::TooManyTopics,
             PublishError::TickFull { .. }
             | PublishError::Busy(_)
-            | PublishError::BudgetExhausted(_) => ErrorCode::Busy,
+            | PublishError::BudgetExhausted(_)
+            | PublishError::Uncertain(_)
+            | PublishError::BrokerUnavailable(_)
+            | PublishError::BrokerRefused(_) => ErrorCode::Busy,
         };
         Refusal { code, message: error.to_string() }
     }

@@ -8,8 +8,9 @@ use weir_engine::{ConnId, ConnectionInfo, Engine};
 
 use crate::base::config::Config;
 use crate::base::mailboxes::Publisher;
-use crate::base::model::{Accepted, Publication, PublishError, TopicInfo};
+use crate::base::model::{Publication, PublishError, TopicInfo};
 use crate::core::events::{EventCounts, EventFilter, Events};
+use crate::core::publishing::Publishing;
 use crate::core::state::SharedState;
 use crate::limits::admission::Admission;
 use crate::observe::access::AccessLog;
@@ -67,7 +68,7 @@ impl Handle {
     /// the topic: these errors say when to try again.
     /// Cost: one encoding and one allocation, if there is a reader. A topic also costs its lock,
     /// and one push for each shard.
-    pub fn publish(&self, publication: &Publication<'_>) -> Result<Accepted, PublishError> {
+    pub fn publish(&self, publication: &Publication<'_>) -> Result<Publishing, PublishError> {
         self.shared.publish(publication, Publisher::Backend)
     }
 

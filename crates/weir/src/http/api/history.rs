@@ -40,13 +40,14 @@ pub(super) struct HistoryView<'a> {
 }
 
 impl Api {
-    pub(super) fn history(
+    pub(super) async fn history(
         &self,
         caller: &Caller,
         requester: &Requester,
         (topic, range): (&str, Range),
     ) -> Result<Reply, Problem> {
         self.check_history(requester, topic)?;
+        self.handle.shared().follow([topic]).await.map_err(Problem::unknown_to_broker)?;
         let bytes_max = range.bytes_max.min(caller.ledger.part_bytes());
         let range = Range { bytes_max, ..range };
         let history = self.handle.shared().router.history(topic, range);

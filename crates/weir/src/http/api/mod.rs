@@ -264,8 +264,10 @@ impl Api {
             }
             Job::History(shown, asked) => {
                 let requester = beside(body, self.requester(caller, shown)).await?;
-                let read = asked
-                    .and_then(|(topic, range)| self.history(caller, &requester, (&topic, range)));
+                let read = match asked {
+                    Ok((topic, range)) => self.history(caller, &requester, (&topic, range)).await,
+                    Err(problem) => Err(problem),
+                };
                 Ok(self.named(read, &requester))
             }
         }

@@ -74,11 +74,20 @@ impl EventsUpgrade {
         let token = token(&head.headers, from_query)?;
         let device_id = query.value("device").unwrap_or_default().to_owned();
         let last = last_event_id(head, query.value("last_event_id"), topics.len())?;
-        let topics = topics.into_iter().map(|topic| Subscribe { topic, position: None }).collect();
+        let topics = topics
+            .into_iter()
+            .map(|topic| Subscribe { topic, position: None, presence: false })
+            .collect();
         let hello = Hello { device_id, token, heartbeat_ms, topics, ..Hello::default() };
         let mut headers = headers();
         edge.api.mark_origin(&mut headers, allowed);
         Ok(EventsUpgrade { order, hello, admission: None, last, headers })
+    }
+
+    /// Names of the topics of which the client names a position, or might.
+    pub(super) fn resumed(&self) -> impl Iterator<Item = &str> {
+        let topics = self.last.is_some().then_some(&self.hello.topics);
+        topics.into_iter().flatten().map(|subscribe| subscribe.topic.as_str())
     }
 
     pub(super) fn token(&self) -> &str {

@@ -96,6 +96,10 @@ impl UpgradeRequest {
             }
             UpgradeRequest::Events(upgrade) => match upgrade.claim(connection, &bearer) {
                 Ok(claim) => match claim.settled(&shared.auth) {
+                    // A node of a cluster may have to ask for the epochs of the positions.
+                    Ok(_) if shared.cluster.is_some() && upgrade.resumed().next().is_some() => {
+                        Admitting::Asks(UpgradeRequest::Events(upgrade))
+                    }
                     Ok(admission) => {
                         Admitting::Done(Ok(UpgradeRequest::Events(upgrade.admitted(admission))))
                     }
@@ -119,6 +123,9 @@ impl UpgradeRequest {
                     Ok(admission) => admission,
                     Err(claim) => Box::pin(auth.confirm(claim)).await.map_err(problem)?,
                 };
+                let shared = &connection.edge.shared;
+                let followed = Box::pin(shared.follow(upgrade.resumed())).await;
+                followed.map_err(Problem::unknown_to_broker)?;
                 Ok(UpgradeRequest::Events(upgrade.admitted(admission)))
             }
         }

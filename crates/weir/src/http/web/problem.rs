@@ -58,6 +58,10 @@ pub(crate) enum Kind {
     Busy,
     /// The byte budget is used up.
     BudgetExhausted,
+    /// The broker has not answered: the message may have been published.
+    Uncertain,
+    /// The broker cannot be reached, or refuses: nothing was published.
+    BrokerUnavailable,
     /// There are too many request bodies at once.
     TooManyRequests,
     /// Too many attempts from one address have failed.
@@ -138,6 +142,12 @@ impl Kind {
             Kind::Busy => ("busy", "The server is busy", UNAVAILABLE),
             Kind::BudgetExhausted => {
                 ("budget-exhausted", "The byte budget is used up", UNAVAILABLE)
+            }
+            Kind::Uncertain => {
+                ("uncertain", "The message may or may not have been published", UNAVAILABLE)
+            }
+            Kind::BrokerUnavailable => {
+                ("broker-unavailable", "The cluster's broker cannot be reached", UNAVAILABLE)
             }
             Kind::TooManyRequests => {
                 ("too-many-requests", "Too many requests at once", UNAVAILABLE)
@@ -281,7 +291,17 @@ impl Problem {
             PublishError::BudgetExhausted(after) => {
                 Self::retry(Kind::BudgetExhausted, after, detail)
             }
+            PublishError::Uncertain(after) => Self::retry(Kind::Uncertain, after, detail),
+            PublishError::BrokerUnavailable(after) | PublishError::BrokerRefused(after) => {
+                Self::retry(Kind::BrokerUnavailable, after, detail)
+            }
         }
+    }
+
+    /// The broker does not tell what a topic of the cluster holds.
+    pub(crate) fn unknown_to_broker(topic: &str) -> Self {
+        let detail = format!("the broker does not answer for the topic {topic:?}; try again");
+        Self::retry(Kind::BrokerUnavailable, Duration::from_secs(1), detail)
     }
 
     pub(crate) fn document(&self) -> Document<'_> {

@@ -16,6 +16,7 @@ use super::json::{Object, Text, parse};
 use super::problem::{Document, MessagePlace, Problem};
 use super::reply::{self, Reply};
 use crate::core::publish::{check_content_type, check_key};
+use crate::core::publishing::Publishing;
 use crate::{Accepted, Payload, Publication, Target};
 
 /// One message to publish.
@@ -135,6 +136,14 @@ pub(crate) struct Published {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = u64, required = false)]
     offset: Option<u64>,
+    /// The epoch in which the offset counts: 16 hexadecimal digits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, required = false, pattern = "^[0-9a-f]{16}$")]
+    epoch: Option<String>,
+    /// Nodes of the cluster that were subscribed; only for a topic of the cluster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = u32, required = false)]
+    nodes: Option<u32>,
 }
 
 /// The outcomes of many messages, in their order.
@@ -162,11 +171,11 @@ pub(crate) enum MessageOutcome<'a> {
 pub(crate) async fn publish(
     body: &[u8],
     reserve: impl FnOnce(usize) -> Result<(), Problem>,
-    publish: impl Fn(&Publication<'_>, MessagePlace<'_>) -> Result<Option<Accepted>, Problem>,
+    publish: impl Fn(&Publication<'_>, MessagePlace<'_>) -> Result<Option<Publishing>, Problem>,
 ) -> Result<Reply, Problem> {
     let messages = match parse::<Form<'_>>(body)? {
         Form::One(message) => {
-            let accepted = message.publish("", &publish)?;
+            let accepted = accepted(message.publish("", &publish)?, "").await?;
             return Ok(reply::json(StatusCode::OK, &Published::from(accepted)));
         }
         Form::Many(Many { messages }) => messages,
@@ -179,11 +188,29 @@ pub(crate) async fn publish(
         }
         outcomes.push(message.publish(&format!("messages[{index}]."), &publish));
     }
-    let results = outcomes.iter().map(|outcome| match outcome {
+    let mut answered = Vec::with_capacity(outcomes.len());
+    for (index, outcome) in outcomes.into_iter().enumerate() {
+        // All have been handed on before: to wait for one delays none.
+        answered.push(match outcome {
+            Ok(publishing) => accepted(publishing, &format!("messages[{index}].")).await,
+            Err(problem) => Err(problem),
+        });
+    }
+    let results = answered.iter().map(|outcome| match outcome {
         Ok(accepted) => MessageOutcome::Published(Published::from(*accepted)),
         Err(problem) => MessageOutcome::Refused { error: problem.document() },
     });
     Ok(reply::json(StatusCode::OK, &Results { results: results.collect() }))
+}
+
+/// Waits for the answer to a message.
+async fn accepted(
+    publishing: Option<Publishing>,
+    object: &str,
+) -> Result<Option<Accepted>, Problem> {
+    let Some(publishing) = publishing else { return Ok(None) };
+    let place = MessagePlace { object, content: "text" };
+    publishing.await.map(Some).map_err(|error| Problem::publish(error, place))
 }
 
 /// A field, and its fault.
@@ -199,8 +226,8 @@ impl Message<'_> {
     fn publish(
         &self,
         object: &str,
-        publish: impl Fn(&Publication<'_>, MessagePlace<'_>) -> Result<Option<Accepted>, Problem>,
-    ) -> Result<Option<Accepted>, Problem> {
+        publish: impl Fn(&Publication<'_>, MessagePlace<'_>) -> Result<Option<Publishing>, Problem>,
+    ) -> Result<Option<Publishing>, Problem> {
         let refuse = |(field, detail): Refusal| Problem::field(format!("{object}{field}"), detail);
         let target = self.target().map_err(refuse)?;
         let (field, content) = self.content().map_err(refuse)?;
@@ -281,6 +308,10 @@ impl From<Option<Accepted>> for Published {
             id: accepted.map_or(0, |accepted| accepted.id),
             connections: accepted.map_or(0, |accepted| accepted.connections),
             offset: accepted.and_then(|accepted| accepted.offset),
+            epoch: accepted
+                .and_then(|accepted| accepted.epoch)
+                .map(|epoch| format!("{epoch:016x}")),
+            nodes: accepted.and_then(|accepted| accepted.nodes),
         }
     }
 }

@@ -15,7 +15,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tracing::warn;
-use weir_engine::{Budget, Engine, Origin, ShardStats, Share, Transport};
+use weir_engine::{Budget, ConnId, Engine, Origin, ShardStats, Share, Transport};
 use weir_wire::CloseReason;
 
 use crate::base::config::{Config, LimitsConfig};
@@ -475,10 +475,10 @@ pub(crate) fn sockets_max(open_files: u64, own: u64) -> usize {
     usize::try_from(room).unwrap_or(usize::MAX)
 }
 
-/// The limit on settled connections: `limits.connections_max`, or the number of sockets if that is
-/// less.
-pub(crate) fn connections_max(limits: &LimitsConfig, sockets_max: usize) -> usize {
-    limits.connections_max.min(sockets_max)
+/// Settled connections that can be: `limits.connections_max`, unless there is no room for so many sockets, or the shards
+/// cannot number so many.
+pub(crate) fn connections_max(limits: &LimitsConfig, sockets_max: usize, shards: usize) -> usize {
+    limits.connections_max.min(sockets_max).min(shards * ConnId::SLOTS_MAX)
 }
 
 /// The connections of the admin API, the spare descriptors, and some more.

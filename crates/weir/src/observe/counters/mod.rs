@@ -38,6 +38,7 @@ pub struct Counters {
     refused: [AtomicU64; RefuseCause::ALL.len()],
     subscribe_refused: [AtomicU64; SubscribeRefuseCause::ALL.len()],
     resumes: [AtomicU64; ResumeOutcome::ALL.len()],
+    following: [AtomicU64; Following::ALL.len()],
     ticks: AtomicU64,
     tick_messages: AtomicU64,
     tick_conflated: AtomicU64,
@@ -112,6 +113,10 @@ weir_wire::named_enum! {
         TopicsMax = "topics_max",
         /// The sender's requests exceed its publish rate.
         SenderRate = "sender_rate",
+        /// The broker cannot be reached, or refuses the message.
+        Broker = "broker",
+        /// The broker has not answered: the message may have been published.
+        BrokerUncertain = "broker_uncertain",
         /// The key or media type is too long, or contains a character that is not allowed.
         InvalidField = "invalid_field",
     }
@@ -143,6 +148,27 @@ weir_wire::named_enum! {
         TopicName = "topic_name",
         /// The device or service lacks the right.
         NotPermitted = "not_permitted",
+        /// The topic belongs to the cluster, whose broker cannot be reached or has too much to do.
+        Broker = "broker",
+    }
+}
+
+weir_wire::named_enum! {
+    /// What happened to a message, or a place, of a topic of the cluster on this node.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Following {
+        /// The message was delivered to this node's subscribers, and kept as its class says.
+        Applied = "applied",
+        /// The message had come before.
+        Duplicate = "duplicate",
+        /// Messages before it were missing, and the broker was asked for them.
+        Gap = "gap",
+        /// The message could not be had any more: subscribers see a gap, or are told.
+        Lost = "lost",
+        /// Subscribers were told that messages may have been lost, and where they go on.
+        Restarted = "restarted",
+        /// Another version of Weir wrote the message, and this one cannot read it.
+        Unknown = "unknown",
     }
 }
 
@@ -325,6 +351,15 @@ impl Counters {
         self.subscribe_refused[cause as usize].fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Messages and places of topics of the cluster, by what happened to them.
+    pub fn following(&self, what: Following) -> u64 {
+        self.following[what as usize].load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_followed(&self, what: Following, count: u64) {
+        self.following[what as usize].fetch_add(count, Ordering::Relaxed);
+    }
+
     pub(crate) fn count_resume(&self, outcome: ResumeOutcome) {
         self.resumes[outcome as usize].fetch_add(1, Ordering::Relaxed);
     }
@@ -435,6 +470,10 @@ impl RefuseCause {
             PublishError::TooManyTopics { .. } => RefuseCause::TopicsMax,
             PublishError::Busy(_) => RefuseCause::Mailbox,
             PublishError::BudgetExhausted(_) => RefuseCause::Budget,
+            PublishError::Uncertain(_) => RefuseCause::BrokerUncertain,
+            PublishError::BrokerUnavailable(_) | PublishError::BrokerRefused(_) => {
+                RefuseCause::Broker
+            }
         }
     }
 }
@@ -444,6 +483,7 @@ impl SubscribeRefuseCause {
         match error {
             SubscribeError::Name(_) => SubscribeRefuseCause::TopicName,
             SubscribeError::TooManyTopics => SubscribeRefuseCause::TopicsMax,
+            SubscribeError::BrokerUnavailable => SubscribeRefuseCause::Broker,
         }
     }
 }

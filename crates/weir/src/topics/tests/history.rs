@@ -8,7 +8,7 @@ fn look(
     after: Option<(u64, u64)>,
     (messages_max, bytes_max): (usize, usize),
 ) -> (bool, bool, Vec<u64>) {
-    let epoch = router.find("t").unwrap().epoch;
+    let epoch = router.epoch("t").unwrap();
     let after = after.map(|(other, offset)| Position { epoch: epoch ^ other, offset });
     let history = router.history("t", Range { after, messages_max, bytes_max }).unwrap();
     assert_eq!((history.epoch, history.sent), (epoch, 7));

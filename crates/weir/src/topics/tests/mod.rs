@@ -227,7 +227,10 @@ fn with_one_lane_of_two_full_nothing_is_published_anywhere() {
         Err(RouteError::Budget)
     );
     assert_eq!((router.mailboxes[0].depth(), router.mailboxes[1].depth()), (0, 0));
-    assert_eq!(publish(&router, &budget, "t"), Ok(Some(Routed { offset: 1, connections: 2 })));
+    assert_eq!(
+        publish(&router, &budget, "t"),
+        Ok(Some(Routed { offset: 1, epoch: 0, connections: 2 }))
+    );
     end(&router, &mut shards);
 }
 
@@ -246,16 +249,16 @@ fn a_class_bounds_length_and_rate() {
         let accepted_at = Nanos(at_ms * 1_000_000);
         let publisher = Publisher::Backend;
         let offer = Offer { frame_bytes, key: "", accepted_at, publisher };
-        router.publish("t", router.destination("t"), offer, |class, place| {
+        without_epoch(router.publish("t", router.destination("t"), offer, |class, place| {
             message(&budget, ("t", ""), class, place)
-        })
+        }))
     };
     // With or without subscribers.
     let too_large = Err(RouteError::TooLarge { limit: 100 });
     assert_eq!((publish(101, 0), publish(100, 0)), (too_large, Ok(None)));
     assert!(subscribe(&router, conn(0, 1), "t"));
     assert_eq!(publish(101, 0), too_large);
-    let accepted = |offset| Ok(Some(Routed { offset, connections: 1 }));
+    let accepted = |offset| Ok(Some(Routed { offset, epoch: 0, connections: 1 }));
     assert_eq!((publish(100, 0), publish(1, 0)), (accepted(1), accepted(2)));
     let limited = |ms| {
         let after = Duration::from_millis(ms);

@@ -87,7 +87,7 @@ fn answer(router: &Router, shard: &mut Shard, mut between: impl FnMut(u64)) -> A
 }
 
 fn epoch(router: &Router, name: &str) -> u64 {
-    router.find(name).unwrap().epoch
+    router.epoch(name).unwrap()
 }
 
 fn outcomes(router: &Router) -> [u64; 3] {

@@ -28,7 +28,7 @@ fn offsets(message: &Message) -> Vec<u64> {
 }
 
 fn accepted(offset: u64) -> Result<Option<Routed>, RouteError> {
-    Ok(Some(Routed { offset, connections: 1 }))
+    Ok(Some(Routed { offset, epoch: 0, connections: 1 }))
 }
 
 #[test]

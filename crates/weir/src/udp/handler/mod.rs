@@ -307,11 +307,12 @@ impl Handler {
             }
             JobOutcome::Published(accepted) => {
                 self.count(Count::Publishes, 1);
+                // Without the number of a request, and without the epoch: an answer is kept short.
                 published = v1::Published {
-                    request: 0,
                     message_id: accepted.map_or(0, |accepted| accepted.id),
                     offset: accepted.and_then(|accepted| accepted.offset).unwrap_or(0),
                     connections: accepted.map_or(0, |accepted| accepted.connections),
+                    ..v1::Published::default()
                 };
                 (Answer::Published(&published), true)
             }

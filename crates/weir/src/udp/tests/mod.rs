@@ -89,7 +89,7 @@ impl Backend for Fake {
     ) -> Answer<'a, Option<Accepted>> {
         Box::pin(async move {
             let id = self.enter(&self.publishes).await + 1;
-            Ok(Some(Accepted { id, offset: Some(9), connections: 2 }))
+            Ok(Some(Accepted { id, offset: Some(9), epoch: Some(3), connections: 2, nodes: None }))
         })
     }
 }

@@ -331,6 +331,24 @@ impl<T: Word> Value for T {
     }
 }
 
+impl<T: Word> Value for Option<T> {
+    fn kind(&self) -> String {
+        format!("{} or absent", joined(&words::<T>(), ", "))
+    }
+
+    fn read(&mut self, raw: &Raw) -> bool {
+        set(self, raw.as_str().and_then(find).map(Some))
+    }
+
+    fn show(&self) -> Option<String> {
+        self.map(|word| quoted(word.word()))
+    }
+
+    fn words(&self) -> Vec<&'static str> {
+        words::<T>()
+    }
+}
+
 impl<T: Item> Value for Vec<T> {
     fn kind(&self) -> String {
         T::list()

@@ -8,7 +8,7 @@ use super::auth::ONCE;
 use super::{error, within_time};
 use crate::base::config::classes::{MESSAGE_BYTES_MIN, TICK_BYTES_MAX, TICK_MAX, TICK_MIN};
 use crate::base::config::keys::ConfigError;
-use crate::base::config::{Actor, Config, TopicClass};
+use crate::base::config::{Actor, Config, Scope, TopicClass};
 
 impl Config {
     /// `retention_bytes` is the limit of all topics together.
@@ -22,6 +22,7 @@ impl Config {
             let path = format!("topic_classes[{index}]");
             patterns.push(self.check_pattern(&path, &class.pattern)?);
             self.check_overlap(index, &patterns)?;
+            self.check_scope(&path, class)?;
             self.check_tick(&path, class)?;
             self.check_retention(&path, class, retention_bytes)?;
             check_actors(&format!("{path}.publish"), &class.publish, labels)?;
@@ -61,6 +62,15 @@ impl Config {
             };
             let key = format!("topic_classes[{index}].pattern");
             return Err(error(&key, format_args!("{:?}", class.pattern), allowed));
+        }
+        Ok(())
+    }
+
+    fn check_scope(&self, path: &str, class: &TopicClass) -> Result<(), ConfigError> {
+        if class.scope == Some(Scope::Cluster) && !self.cluster.is_set() {
+            let allowed = "\"node\", or absent, while cluster.redis is empty: this node belongs to no cluster";
+            let error = error(&format!("{path}.scope"), "\"cluster\"", allowed);
+            return Err(ConfigError { depends_on: &["cluster.redis"], ..error });
         }
         Ok(())
     }
@@ -122,6 +132,10 @@ impl Config {
         } else if class.history {
             let allowed = "true only with retention_messages: without them no message is retained";
             return Err(error(&format!("{path}.history"), "true", allowed));
+        } else if class.resume_from_oldest == Some(true) {
+            let allowed =
+                "true only with retention_messages: without them nothing is kept to begin at";
+            return Err(error(&format!("{path}.resume_from_oldest"), "true", allowed));
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 mod activation;
 mod auth;
 mod classes;
+mod cluster;
 mod jwt;
 mod origins;
 mod tls;
@@ -45,6 +46,7 @@ impl Config {
         check_hosts("http.hosts", &self.http.hosts)?;
         self.check_udp()?;
         self.check_origins()?;
+        self.check_cluster()?;
         self.check_activation()?;
         self.check_classes(self.retention_bytes(resources))
     }

@@ -378,6 +378,7 @@ fn a_budget_that_the_machine_decides_is_enough() {
 }
 
 mod auth;
+mod cluster;
 mod http;
 mod jwt;
 mod tls;

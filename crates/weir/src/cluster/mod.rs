@@ -1,0 +1,172 @@
+//! Connects this node to its cluster: carries the needs of topics to the broker, and the broker's
+//! events to topics and devices.
+//!
+//! `worker` runs what topics need; `events` takes what the broker tells.
+
+mod events;
+mod worker;
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use weir_broker::{
+    Answer, BatchId, Broker, Entry, EventHandler, Name, NodeNumber, Overloaded, PublishQueue,
+    QueueCounts, QueueLimits, RedisBroker, RedisOptions, Retention, Waiting,
+};
+
+use crate::base::clock::unix_time;
+use crate::base::config::Config;
+use crate::topics::{Followed, Router};
+pub(crate) use events::{BrokerEvents, LocalNode};
+
+/// This node's part in its cluster.
+///
+/// Limits: the queue's, for messages on their way to the broker; everything else that waits for the
+/// broker is bounded by the topics and devices of this node.
+pub(crate) struct Cluster {
+    broker: Arc<dyn Broker>,
+    queue: PublishQueue,
+    router: Arc<Router>,
+    settings: ClusterSettings,
+}
+
+/// What a node of a cluster may be told.
+#[derive(Debug, Clone)]
+pub(crate) struct ClusterSettings {
+    /// How much may wait for the broker, and how it is sent.
+    pub(crate) queue: QueueLimits,
+    /// How long a topic without subscribers is followed.
+    pub(crate) leave_delay: Duration,
+    /// How often the newest positions of the topics are compared with the broker's.
+    pub(crate) compare_interval: Duration,
+}
+
+/// Opens the Redis that the configuration names; `None`: it names none, and this node works alone.
+///
+/// Errors: the file of authorities cannot be read. A Redis that cannot be used is an error of the
+/// broker.
+pub(crate) fn configured(config: &Config) -> io::Result<Option<OpenBroker>> {
+    let cluster = &config.cluster;
+    if !cluster.is_set() {
+        return Ok(None);
+    }
+    let authorities = match cluster.ca.as_os_str().is_empty() {
+        true => None,
+        false => Some(std::fs::read(&cluster.ca)?),
+    };
+    let options = RedisOptions {
+        urls: cluster.redis.0.clone(),
+        user: (!cluster.user.is_empty()).then(|| cluster.user.clone()),
+        password: (!cluster.password.is_empty()).then(|| cluster.password.clone()),
+        authorities,
+        prefix: cluster.prefix.clone(),
+        connections_per_device_max: config.limits.connections_per_device_max,
+        timeout: cluster.timeout,
+        waiting_max: cluster.waiting_max,
+        wait_replicas: usize::try_from(cluster.wait_replicas).unwrap_or(usize::MAX),
+        node_kept: cluster.node_ttl,
+        ..RedisOptions::new("", cluster.id(), &cluster.node())
+    };
+    Ok(Some(Box::new(move |handler| {
+        Box::pin(async move {
+            let broker = RedisBroker::open(options, handler).await?;
+            Ok(Arc::new(broker) as Arc<dyn Broker>)
+        })
+    })))
+}
+
+/// Opens a broker, which tells the handler what it hears.
+pub(crate) type OpenBroker =
+    Box<dyn FnOnce(Arc<dyn EventHandler>) -> Answer<'static, Arc<dyn Broker>> + Send>;
+
+impl ClusterSettings {
+    pub(crate) fn of(config: &Config) -> ClusterSettings {
+        let cluster = &config.cluster;
+        ClusterSettings {
+            queue: QueueLimits {
+                waiting_max: cluster.waiting_max,
+                waiting_bytes_max: cluster.waiting_bytes_max,
+                gather_max: Duration::from_micros(cluster.flush_delay_us.into()),
+                timeout: cluster.publish_timeout,
+                ..QueueLimits::default()
+            },
+            leave_delay: cluster.leave_delay,
+            compare_interval: Duration::from_secs(30),
+        }
+    }
+}
+
+impl Cluster {
+    /// Called within a tokio runtime. The tasks end with the last reference.
+    pub(crate) fn start(
+        broker: Arc<dyn Broker>,
+        router: Arc<Router>,
+        settings: ClusterSettings,
+    ) -> Arc<Cluster> {
+        // A node that starts again must not use a number of its earlier life.
+        let first = u64::try_from(unix_time().as_micros()).unwrap_or(u64::MAX / 2);
+        let queue = PublishQueue::new(Arc::clone(&broker), settings.queue.clone(), BatchId(first));
+        let cluster = Arc::new(Cluster { broker, queue, router, settings });
+        worker::start(&cluster);
+        cluster
+    }
+
+    /// Hands a message to the broker. Messages of one topic are published in the order of these
+    /// calls.
+    pub(crate) fn offer(
+        &self,
+        topic: &Name,
+        retention: Option<Retention>,
+        entry: Entry,
+    ) -> Result<Waiting, Overloaded> {
+        self.queue.offer(topic, retention, entry)
+    }
+
+    /// Waits until this node follows these topics, so that it knows their epochs and what is kept.
+    /// They are followed for `leave_delay` at least. Topics of this node alone do not wait.
+    ///
+    /// Errors: the name of the first topic that cannot be followed in time.
+    pub(crate) async fn follow<'a>(
+        &self,
+        topics: impl IntoIterator<Item = &'a str>,
+    ) -> Result<(), &'a str> {
+        let topics: Vec<&str> = topics.into_iter().collect();
+        // All are asked for together.
+        for topic in &topics {
+            let _ = self.router.follow(topic);
+        }
+        let deadline = Instant::now() + FOLLOW_TIMEOUT;
+        for topic in topics {
+            loop {
+                match self.router.follow(topic) {
+                    Followed::Live => break,
+                    Followed::Waits if Instant::now() < deadline => sleep(FOLLOW_PAUSE).await,
+                    Followed::Waits | Followed::Refused => return Err(topic),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What has gone through the queue to the broker.
+    pub(crate) fn queue_counts(&self) -> QueueCounts {
+        self.queue.counts()
+    }
+
+    /// The broker, for what is not about topics.
+    pub(crate) fn broker(&self) -> &Arc<dyn Broker> {
+        &self.broker
+    }
+
+    /// The number of this node.
+    pub(crate) fn node(&self) -> NodeNumber {
+        self.broker.number()
+    }
+}
+
+/// How long a request waits for a topic: a slow broker's answer, twice.
+const FOLLOW_TIMEOUT: Duration = Duration::from_secs(2);
+/// A broker nearby answers in less.
+const FOLLOW_PAUSE: Duration = Duration::from_millis(2);

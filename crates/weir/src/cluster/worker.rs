@@ -1,0 +1,191 @@
+//! Carries out what topics need from the broker.
+//!
+//! Joins and leaves keep their order, so a topic that is left and wanted again ends up joined.
+//! Reads run beside them, a bounded number at a time.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio::time::sleep;
+use tracing::debug;
+use weir_broker::{Error, HistoryQuery, Name};
+use weir_engine::Nanos;
+
+use super::Cluster;
+use crate::topics::{Need, Router};
+
+/// Starts the tasks of a node. They end when the cluster is dropped.
+pub(super) fn start(cluster: &Arc<Cluster>) {
+    let router = Arc::clone(&cluster.router);
+    tokio::spawn(run(Arc::downgrade(cluster), router));
+    tokio::spawn(leave(Arc::downgrade(cluster)));
+    tokio::spawn(compare(Arc::downgrade(cluster)));
+}
+
+async fn run(cluster: Weak<Cluster>, router: Arc<Router>) {
+    let reads = Arc::new(Semaphore::new(READS_MAX));
+    loop {
+        let needs = router.needs().take(JOINS_MAX).await;
+        let Some(cluster) = cluster.upgrade() else { return };
+        carry_out(&cluster, needs, &reads).await;
+    }
+}
+
+/// Needs of one batch, taken apart.
+#[derive(Default)]
+struct Batch {
+    joins: Vec<Name>,
+    leaves: Vec<Name>,
+    reads: Vec<(Name, u64)>,
+    retries: Vec<Name>,
+}
+
+async fn carry_out(cluster: &Arc<Cluster>, needs: Vec<Need>, reads: &Arc<Semaphore>) {
+    let mut batch = Batch::default();
+    for need in needs {
+        match need {
+            Need::Join(topic) => {
+                // What is left here is left before it is joined again.
+                leave_now(cluster, &mut batch.leaves).await;
+                batch.joins.push(topic);
+            }
+            Need::Leave(topic) => {
+                join_now(cluster, &mut batch, reads).await;
+                batch.leaves.push(topic);
+            }
+            Need::Read(topic, after) => batch.reads.push((topic, after)),
+            Need::Retry(topic) => batch.retries.push(topic),
+        }
+    }
+    leave_now(cluster, &mut batch.leaves).await;
+    join_now(cluster, &mut batch, reads).await;
+    let Batch { reads: wanted, retries, .. } = batch;
+    for part in wanted.chunks(QUERIES_MAX) {
+        read_soon(cluster, part.to_vec(), reads).await;
+    }
+    if !retries.is_empty() {
+        let router = Arc::clone(&cluster.router);
+        tokio::spawn(async move {
+            sleep(RETRY_DELAY).await;
+            for topic in retries {
+                router.go_on(&topic);
+            }
+        });
+    }
+}
+
+async fn leave_now(cluster: &Cluster, leaves: &mut Vec<Name>) {
+    if leaves.is_empty() {
+        return;
+    }
+    // A topic that is still joined at the broker costs messages that nobody here wants, no more.
+    if let Err(error) = cluster.broker.leave(std::mem::take(leaves)).await {
+        debug!(%error, "the broker was not told which topics this node leaves");
+    }
+}
+
+async fn join_now(cluster: &Arc<Cluster>, batch: &mut Batch, reads: &Arc<Semaphore>) {
+    if batch.joins.is_empty() {
+        return;
+    }
+    let topics = std::mem::take(&mut batch.joins);
+    match cluster.broker.join(topics.clone()).await {
+        Ok(()) => {
+            for part in topics.chunks(QUERIES_MAX) {
+                let part = part.iter().map(|topic| (Name::clone(topic), 0)).collect();
+                read_soon(cluster, part, reads).await;
+            }
+        }
+        Err(error) => fail(cluster, topics.into_iter().map(|topic| (topic, 0)).collect(), &error),
+    }
+}
+
+/// Begins a read; waits only while too many run.
+async fn read_soon(cluster: &Arc<Cluster>, topics: Vec<(Name, u64)>, reads: &Arc<Semaphore>) {
+    let Ok(permit) = Arc::clone(reads).acquire_owned().await else { return };
+    let cluster = Arc::clone(cluster);
+    tokio::spawn(async move {
+        let query = |(topic, after): &(Name, u64)| HistoryQuery {
+            topic: Name::clone(topic),
+            after: *after,
+            messages_max: PAGE_MAX,
+        };
+        let answer = cluster.broker.read(topics.iter().map(query).collect()).await;
+        drop(permit);
+        match answer {
+            Ok(histories) => {
+                for ((topic, _), history) in topics.iter().zip(&histories) {
+                    cluster.router.handle_history(topic, history);
+                }
+            }
+            Err(error) => fail(&cluster, topics, &error),
+        }
+    });
+}
+
+/// Tells topics that the broker has not answered; those that are followed are read again later.
+fn fail(cluster: &Arc<Cluster>, topics: Vec<(Name, u64)>, error: &Error) {
+    debug!(%error, topics = topics.len(), "the broker did not tell what topics hold");
+    let router = Arc::clone(&cluster.router);
+    let again: Vec<(Name, u64)> =
+        topics.into_iter().filter(|(topic, _)| router.handle_failure(topic)).collect();
+    if !again.is_empty() {
+        tokio::spawn(async move {
+            sleep(FAILURE_DELAY).await;
+            for (topic, after) in again {
+                router.needs().push(Need::Read(topic, after));
+            }
+        });
+    }
+}
+
+/// Leaves topics that have had no subscriber for some time.
+async fn leave(cluster: Weak<Cluster>) {
+    loop {
+        let Some(cluster) = cluster.upgrade() else { return };
+        let delay = cluster.settings.leave_delay;
+        let next = cluster.router.leave_empty(delay, Nanos::now());
+        drop(cluster);
+        sleep(next.clamp(LEAVE_INTERVAL_MIN, LEAVE_INTERVAL_MAX)).await;
+    }
+}
+
+/// Compares the newest positions of the topics with the broker's, which also renews them there.
+async fn compare(cluster: Weak<Cluster>) {
+    loop {
+        let Some(interval) = cluster.upgrade().map(|cluster| cluster.settings.compare_interval)
+        else {
+            return;
+        };
+        // Nodes that start together do not ask together.
+        sleep(interval.mul_f64(0.75 + rand::random::<f64>() / 2.0)).await;
+        let Some(cluster) = cluster.upgrade() else { return };
+        for part in cluster.router.followed().chunks(JOINS_MAX) {
+            match cluster.broker.tops(part.to_vec()).await {
+                Ok(tops) => {
+                    for (topic, top) in part.iter().zip(tops) {
+                        cluster.router.handle_top(topic, top);
+                    }
+                }
+                Err(error) => {
+                    debug!(%error, "the broker did not tell the newest positions");
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// Topics in one call.
+const JOINS_MAX: usize = 512;
+/// Topics in one read, and messages of each: a page is some hundred kilobytes at the most.
+const QUERIES_MAX: usize = 64;
+const PAGE_MAX: usize = 256;
+/// Reads on their way.
+const READS_MAX: usize = 16;
+/// A busy shard gives credits back within some turns.
+const RETRY_DELAY: Duration = Duration::from_millis(5);
+const FAILURE_DELAY: Duration = Duration::from_millis(500);
+const LEAVE_INTERVAL_MIN: Duration = Duration::from_millis(100);
+const LEAVE_INTERVAL_MAX: Duration = Duration::from_secs(5);

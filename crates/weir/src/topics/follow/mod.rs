@@ -1,0 +1,517 @@
+//! Follows the topics of a cluster: applies their messages in the order of the broker, finds and
+//! fills gaps, and lets subscribers wait until the topic can tell them the truth.
+//!
+//! ```text
+//!            subscriber                 read to the top
+//!   Apart ──────────────► Joining ───────────────────────► Live ◄─────────────┐
+//!     ▲                      │                               │ gap, no room,  │ read to the top,
+//!     │ the broker refuses   │                               │ unknown place  │ all applied
+//!     └──────────────────────┘                               └──► CatchingUp ─┘
+//! ```
+//!
+//! Nothing here waits or talks to the broker: a topic lists what it needs ([`Need`]), and the
+//! answers come back by the methods of [`Router`]. So a simulation can play the broker.
+
+mod envelope;
+mod needs;
+mod parked;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use weir_broker::{History, Name, Position, Received, Scope};
+use weir_engine::{Command, Message, Nanos, Share, TopicMessage};
+
+use super::{Class, MessagePosition, Offer, Router, State, Topic, lock};
+use crate::base::clock::unix_millis;
+use crate::base::mailboxes::Publisher;
+use crate::observe::counters::Following;
+pub(crate) use envelope::Envelope;
+pub(crate) use needs::{Need, Needs};
+pub(super) use parked::Entry;
+pub(crate) use parked::Followed;
+use parked::Parked;
+
+/// How far this node follows a topic of the cluster.
+///
+/// Shape: in the `Extra` of such a topic; nothing waits in it at rest.
+/// Limits: [`HELD_MAX`] messages that wait for earlier ones, charged to the byte budget.
+pub(super) struct ClusterTopic {
+    phase: Phase,
+    /// Live messages that cannot be applied yet, as they came.
+    held: VecDeque<(u64, Received)>,
+    /// Connections that wait for the topic.
+    parked: Vec<Parked>,
+    /// Something may have been missed since the last read began.
+    again: bool,
+    /// Offset and shift give the order of a message on this node: see `TopicMessage::shift`.
+    shift: u64,
+    /// When the last subscriber left.
+    empty_since: Nanos,
+    /// Whether the topic is kept for subscribers that may come back.
+    lingers: bool,
+    /// Whether the list of lingering topics has it.
+    is_listed: bool,
+}
+
+/// See the module.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Apart,
+    Joining,
+    Live,
+    CatchingUp,
+}
+
+/// What became of a message that was to be applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    Applied,
+    /// A mailbox or the budget has no room.
+    NoRoom,
+}
+
+/// Where a message comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    /// The subscription: it was accepted a moment ago.
+    Live,
+    /// A read: its age is in it.
+    Kept,
+}
+
+impl ClusterTopic {
+    pub(super) fn new() -> ClusterTopic {
+        ClusterTopic {
+            phase: Phase::Apart,
+            held: VecDeque::new(),
+            parked: Vec::new(),
+            again: false,
+            shift: 0,
+            empty_since: Nanos::default(),
+            lingers: false,
+            is_listed: false,
+        }
+    }
+
+    pub(super) fn shift(&self) -> u64 {
+        self.shift
+    }
+
+    pub(super) fn lingers(&self) -> bool {
+        self.lingers
+    }
+}
+
+impl State {
+    fn cluster(&mut self) -> &mut ClusterTopic {
+        let cluster = self.extra_mut().cluster.as_mut();
+        cluster.expect("topics of a cluster have a cluster")
+    }
+}
+
+impl Router {
+    /// What the topics need from the broker.
+    pub(crate) fn needs(&self) -> &Needs {
+        &self.needs
+    }
+
+    /// The broker has been lost, or is back: subscriptions are refused meanwhile.
+    pub(crate) fn set_broker_lost(&self, is_lost: bool) {
+        self.broker_lost.store(is_lost, Ordering::Relaxed);
+    }
+
+    /// Whether the broker cannot be reached.
+    pub(crate) fn is_broker_lost(&self) -> bool {
+        self.broker_lost.load(Ordering::Relaxed)
+    }
+
+    /// Messages of a topic from the subscription.
+    ///
+    /// Cost: the topic's lock; a message is encoded once, as by a publish on this node.
+    pub(crate) fn handle_messages(&self, name: &str, epoch: u64, messages: Vec<Received>) {
+        let Some(topic) = self.find(name) else { return };
+        let mut state = topic.lock();
+        if state.ended || !topic.class.is_cluster {
+            return;
+        }
+        for message in messages {
+            self.handle_live(&topic, &mut state, epoch, message);
+        }
+        self.end_if_idle(&topic, &mut state);
+    }
+
+    fn handle_live(&self, topic: &Arc<Topic>, state: &mut State, epoch: u64, message: Received) {
+        let phase = state.cluster().phase;
+        match phase {
+            Phase::Apart => {}
+            Phase::Joining | Phase::CatchingUp => self.hold(topic, state, epoch, message),
+            Phase::Live if epoch != state.epoch => {
+                self.hold(topic, state, epoch, message);
+                self.check(topic, state);
+            }
+            Phase::Live if message.offset <= state.offset => {
+                self.counters.count_followed(Following::Duplicate, 1);
+            }
+            Phase::Live => {
+                let missing = message.offset - state.offset - 1;
+                let is_kept = topic.class.retention.is_some();
+                if missing > 0 && is_kept {
+                    self.counters.count_followed(Following::Gap, 1);
+                    self.hold(topic, state, epoch, message);
+                    return self.check(topic, state);
+                }
+                // Without retention nobody can fill the gap: the offsets tell subscribers of it.
+                self.counters.count_followed(Following::Lost, missing);
+                if self.apply(topic, state, &message, Source::Live) == Outcome::NoRoom {
+                    self.hold(topic, state, epoch, message);
+                    state.cluster().phase = Phase::CatchingUp;
+                    self.needs.push(Need::Retry(Name::from(topic.name.as_ref())));
+                }
+            }
+        }
+    }
+
+    /// Keeps a message until those before it are there. Without room it is let go: a read finds it
+    /// again if the class retains messages; otherwise it is lost, and counted when it is passed.
+    fn hold(&self, topic: &Topic, state: &mut State, epoch: u64, message: Received) {
+        let is_kept = topic.class.retention.is_some();
+        let cluster = state.cluster();
+        let has_room = cluster.held.len() < HELD_MAX
+            && self.budget.take(Share::Messages, held_bytes(&message));
+        if has_room {
+            cluster.held.push_back((epoch, message));
+        } else if is_kept {
+            cluster.again = true;
+        }
+    }
+
+    fn give_back(&self, message: &Received) {
+        self.budget.give(Share::Messages, held_bytes(message));
+    }
+
+    /// Lets go of all messages that wait.
+    fn drop_held(&self, state: &mut State) {
+        for (_, message) in std::mem::take(&mut state.cluster().held) {
+            self.give_back(&message);
+        }
+    }
+
+    /// Asks the broker what has been accepted, unless that is under way.
+    fn check(&self, topic: &Topic, state: &mut State) {
+        let offset = state.offset;
+        let cluster = state.cluster();
+        match cluster.phase {
+            Phase::Live => {
+                cluster.phase = Phase::CatchingUp;
+                cluster.again = false;
+                self.needs.push(Need::Read(Name::from(topic.name.as_ref()), offset));
+            }
+            Phase::Joining | Phase::CatchingUp => cluster.again = true,
+            Phase::Apart => {}
+        }
+    }
+
+    /// Messages of these topics may have been missed.
+    pub(crate) fn handle_gap(&self, scope: &Scope) {
+        match scope {
+            Scope::Topics(names) => {
+                for name in names {
+                    self.check_named(name);
+                }
+            }
+            Scope::Devices(_) | Scope::Node => {}
+            Scope::All => {
+                for topic in self.cluster_topics() {
+                    let mut state = topic.lock();
+                    if !state.ended {
+                        self.check(&topic, &mut state);
+                    }
+                }
+            }
+        }
+    }
+
+    fn check_named(&self, name: &str) {
+        let Some(topic) = self.find(name) else { return };
+        let mut state = topic.lock();
+        if !state.ended && topic.class.is_cluster {
+            self.check(&topic, &mut state);
+        }
+    }
+
+    /// All topics of the cluster that this node knows.
+    fn cluster_topics(&self) -> Vec<Arc<Topic>> {
+        let mut topics = Vec::new();
+        for stripe in &self.stripes {
+            let stripe = lock(stripe);
+            topics.extend(stripe.iter().filter(|topic| topic.class.is_cluster).cloned());
+        }
+        topics
+    }
+
+    /// Names of the topics that this node follows.
+    pub(crate) fn followed(&self) -> Vec<Name> {
+        let topics = self.cluster_topics();
+        let is_live = |topic: &&Arc<Topic>| {
+            let mut state = topic.lock();
+            !state.ended && state.cluster().phase == Phase::Live
+        };
+        topics.iter().filter(is_live).map(|topic| Name::from(topic.name.as_ref())).collect()
+    }
+
+    /// The broker's newest position of a topic: what it has and this node has not is read.
+    pub(crate) fn handle_top(&self, name: &str, top: Position) {
+        let Some(topic) = self.find(name) else { return };
+        let mut state = topic.lock();
+        if state.ended || !topic.class.is_cluster {
+            return;
+        }
+        let is_behind = topic.class.retention.is_some() && top.offset > state.offset;
+        if top.epoch != state.epoch || is_behind {
+            self.check(&topic, &mut state);
+        }
+    }
+
+    /// The broker could not be asked: connections that wait are told so. Returns whether the broker
+    /// is to be asked again, because the topic has been followed before.
+    pub(crate) fn handle_failure(&self, name: &str) -> bool {
+        let Some(topic) = self.find(name) else { return false };
+        let mut state = topic.lock();
+        if state.ended || !topic.class.is_cluster {
+            return false;
+        }
+        self.refuse_parked(&topic, &mut state);
+        if state.cluster().phase == Phase::Joining {
+            state.cluster().phase = Phase::Apart;
+            self.drop_held(&mut state);
+        }
+        let is_followed = state.cluster().phase == Phase::CatchingUp;
+        self.end_if_idle(&topic, &mut state);
+        is_followed && !state.ended
+    }
+
+    /// What the broker keeps of a topic, as asked for by [`Need::Join`] and [`Need::Read`].
+    pub(crate) fn handle_history(&self, name: &str, history: &History) {
+        let Some(topic) = self.find(name) else { return };
+        let mut state = topic.lock();
+        if state.ended || !topic.class.is_cluster {
+            return;
+        }
+        self.follow_history(&topic, &mut state, history);
+        self.end_if_idle(&topic, &mut state);
+    }
+
+    fn follow_history(&self, topic: &Arc<Topic>, state: &mut State, history: &History) {
+        let is_kept = topic.class.retention.is_some();
+        let has_room = match state.epoch {
+            0 => {
+                let begin = if is_kept { history.first - 1 } else { history.top.offset };
+                self.begin_epoch(state, Position { epoch: history.top.epoch, offset: begin });
+                true
+            }
+            epoch if epoch != history.top.epoch => {
+                let offset = history.began.max(history.first - 1);
+                self.replace_epoch(topic, state, Position { epoch: history.top.epoch, offset })
+            }
+            epoch if is_kept && history.first > state.offset + 1 => {
+                // What lies between has gone for good, and members are told.
+                self.counters.count_followed(Following::Lost, history.first - 1 - state.offset);
+                self.replace_epoch(topic, state, Position { epoch, offset: history.first - 1 })
+            }
+            _ => true,
+        };
+        let apply = |message: &Received, state: &mut State| {
+            let is_next = message.offset == state.offset + 1;
+            !is_next || self.apply(topic, state, message, Source::Kept) == Outcome::Applied
+        };
+        let has_room =
+            has_room && (!is_kept || history.messages.iter().all(|message| apply(message, state)));
+        if !has_room {
+            return self.needs.push(Need::Retry(Name::from(topic.name.as_ref())));
+        }
+        if is_kept && state.offset < history.top.offset {
+            // A page more, or messages that the broker has let go of meanwhile.
+            let offset = state.offset;
+            return self.needs.push(Need::Read(Name::from(topic.name.as_ref()), offset));
+        }
+        self.apply_held(topic, state);
+    }
+
+    /// Goes on where a mailbox or the budget had no room.
+    pub(crate) fn go_on(&self, name: &str) {
+        let Some(topic) = self.find(name) else { return };
+        let mut state = topic.lock();
+        if state.ended || !topic.class.is_cluster {
+            return;
+        }
+        match state.cluster().phase {
+            Phase::Apart => {}
+            Phase::Live => self.answer_parked(&topic, &mut state),
+            Phase::Joining => {
+                let offset = state.offset;
+                self.needs.push(Need::Read(Name::from(topic.name.as_ref()), offset));
+            }
+            Phase::CatchingUp => self.apply_held(&topic, &mut state),
+        }
+        self.end_if_idle(&topic, &mut state);
+    }
+
+    /// Applies what waited. Then the topic is live, if nothing is missing.
+    fn apply_held(&self, topic: &Arc<Topic>, state: &mut State) {
+        let is_kept = topic.class.retention.is_some();
+        while let Some((epoch, message)) = state.cluster().held.pop_front() {
+            let missing = message.offset.saturating_sub(state.offset + 1);
+            let is_new = epoch == state.epoch && message.offset > state.offset;
+            if epoch != state.epoch || (is_kept && missing > 0) {
+                // Of an epoch that has ended, of a newer one, or above a gap: a read tells.
+                state.cluster().again |= is_new || epoch != state.epoch;
+            } else if is_new {
+                if self.apply(topic, state, &message, Source::Live) == Outcome::NoRoom {
+                    state.cluster().held.push_front((epoch, message));
+                    return self.needs.push(Need::Retry(Name::from(topic.name.as_ref())));
+                }
+                self.counters.count_followed(Following::Lost, missing);
+            }
+            self.give_back(&message);
+        }
+        if std::mem::take(&mut state.cluster().again) {
+            let offset = state.offset;
+            return self.needs.push(Need::Read(Name::from(topic.name.as_ref()), offset));
+        }
+        state.cluster().phase = Phase::Live;
+        self.answer_parked(topic, state);
+    }
+
+    /// Delivers a message that comes next, or later where a gap cannot be filled.
+    fn apply(
+        &self,
+        topic: &Arc<Topic>,
+        state: &mut State,
+        received: &Received,
+        source: Source,
+    ) -> Outcome {
+        let (now, now_ms) = (Nanos::now(), unix_millis());
+        let envelope = Envelope::decode(&received.payload);
+        let rest = envelope.and_then(|envelope| Some((envelope, envelope.rest(now_ms)?)));
+        let Some((envelope, ttl)) = rest else {
+            match envelope {
+                Some(_) => self.counters.count_expired(u64::from(state.counts.total())),
+                None => self.counters.count_followed(Following::Unknown, 1),
+            }
+            state.offset = received.offset;
+            return Outcome::Applied;
+        };
+        let age = Duration::from_millis(now_ms.saturating_sub(envelope.accepted_ms));
+        let accepted_at = match source {
+            Source::Live => now,
+            Source::Kept => {
+                Nanos(now.0.saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX)))
+            }
+        };
+        let expires_at = ttl.map(|ttl| now.after(ttl));
+        let push = weir_wire::hot::Push { offset: received.offset, ..envelope.push };
+        let offer = Offer {
+            frame_bytes: push.frame_bytes(),
+            key: push.key,
+            accepted_at,
+            publisher: Publisher::Backend,
+        };
+        let message = |class: &Class, place| {
+            let mut frame = Vec::with_capacity(push.frame_bytes());
+            let key = push.encode_frame(&mut frame);
+            let at = |at| u32::try_from(at).expect("a frame is shorter than four gigabytes");
+            let of_topic = TopicMessage {
+                sender: push.sender,
+                ..class.topic_message(place, at(key.start)..at(key.end))
+            };
+            Message::of_topic(&self.budget, frame, accepted_at, expires_at, of_topic)
+        };
+        let before = std::mem::replace(&mut state.offset, received.offset - 1);
+        if self.send(topic, state, offer, message) {
+            state.offset = received.offset;
+            self.counters.count_followed(Following::Applied, 1);
+            return Outcome::Applied;
+        }
+        state.offset = before;
+        Outcome::NoRoom
+    }
+
+    /// Sends a message to the members, or only keeps it if there are none; `false`: no room.
+    fn send(
+        &self,
+        topic: &Arc<Topic>,
+        state: &mut State,
+        offer: Offer<'_>,
+        message: impl Fn(&Class, MessagePosition) -> Option<Arc<Message>>,
+    ) -> bool {
+        if state.counts.total() > 0 {
+            return self.deliver(topic, state, offer, &message).is_ok()
+                // A full tick leaves early: the message has been accepted.
+                || topic.class.tick.is_some()
+                    && self.end_tick(topic, state)
+                    && self.deliver(topic, state, offer, &message).is_ok();
+        }
+        let place = topic.next(state);
+        if topic.class.retention.is_some() {
+            let Some(message) = message(&topic.class, place) else { return false };
+            self.retain(topic, &mut state.extra_mut().ring, &message);
+        }
+        if topic.class.tick.is_some() {
+            state.extra_mut().tick.skip_to(place.offset);
+        }
+        true
+    }
+
+    /// The topic begins to follow an epoch behind `position`.
+    fn begin_epoch(&self, state: &mut State, position: Position) {
+        let next_order = state.offset.wrapping_add(state.cluster().shift).wrapping_add(1);
+        if state.epoch != 0 {
+            state.cluster().shift = next_order.wrapping_sub(position.offset);
+        }
+        state.epoch = position.epoch;
+        state.offset = position.offset;
+        let extra = state.extra_mut();
+        extra.ring.begin_behind(position.offset, &self.retained);
+        extra.tick.forget(position.offset);
+    }
+
+    /// What members have not got can not be had any more: they are told where messages go on.
+    /// `false`: a mailbox or the budget has no room to tell them.
+    fn replace_epoch(&self, topic: &Arc<Topic>, state: &mut State, to: Position) -> bool {
+        let before = state.epoch;
+        if state.counts.total() > 0 {
+            let Some(credits) = self.credits(&state.counts, topic, Publisher::Backend) else {
+                return false;
+            };
+            let order = state.offset.wrapping_add(state.cluster().shift).wrapping_add(1);
+            let of_topic = TopicMessage {
+                priority: topic.class.priority,
+                epoch: to.epoch,
+                offset: to.offset,
+                shift: order.wrapping_sub(to.offset),
+                replaces: before,
+                ..TopicMessage::default()
+            };
+            let frame = topic.subscribed(to.epoch, to.offset, false).into_vec();
+            let notice = Message::of_topic(&self.budget, frame, Nanos::now(), None, of_topic);
+            let Some(notice) = notice else { return false };
+            for credit in credits {
+                credit.push(Command::Publish(topic.id, Arc::clone(&notice)));
+            }
+        }
+        self.counters.count_followed(Following::Restarted, 1);
+        self.begin_epoch(state, to);
+        true
+    }
+}
+
+/// What a message that waits occupies.
+fn held_bytes(message: &Received) -> usize {
+    message.payload.len() + size_of::<(u64, Received)>()
+}
+
+/// Messages of a topic that wait for earlier ones: a read of a page takes some milliseconds.
+const HELD_MAX: usize = 1024;

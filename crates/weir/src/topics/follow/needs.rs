@@ -1,0 +1,66 @@
+//! What the topics of a cluster need from the broker: asked here, and carried out by `cluster`.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+
+use tokio::sync::Notify;
+use weir_broker::Name;
+
+use crate::topics::lock;
+
+/// A request to the broker that a topic waits for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// Join the topic, and then read from the first kept message on.
+    Join(Name),
+    /// Read what is kept above this offset.
+    Read(Name, u64),
+    /// Leave the topic.
+    Leave(Name),
+    /// Call [`Router::go_on`](super::Router::go_on) soon: a mailbox or the budget had no room.
+    Retry(Name),
+}
+
+/// The requests of all topics, in the order in which they came.
+///
+/// Limits: a topic has at most one join or read, one leave and one retry in it.
+#[derive(Debug, Default)]
+pub(crate) struct Needs {
+    list: Mutex<VecDeque<Need>>,
+    filled: Notify,
+}
+
+impl Needs {
+    pub(crate) fn push(&self, need: Need) {
+        lock(&self.list).push_back(need);
+        self.filled.notify_one();
+    }
+
+    /// Waits until there is a need, and takes some, at most `limit`.
+    pub(crate) async fn take(&self, limit: usize) -> Vec<Need> {
+        loop {
+            let taken: Vec<Need> = {
+                let mut list = lock(&self.list);
+                let count = list.len().min(limit);
+                let taken = list.drain(..count).collect();
+                if list.is_empty() {
+                    // After a burst the memory is given back.
+                    list.shrink_to(NEEDS_KEPT);
+                }
+                taken
+            };
+            if !taken.is_empty() {
+                return taken;
+            }
+            self.filled.notified().await;
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        lock(&self.list).is_empty()
+    }
+}
+
+/// Places that stay allocated without use.
+const NEEDS_KEPT: usize = 256;

@@ -1,0 +1,243 @@
+//! Subscribers that wait until a topic of the cluster can answer them, and topics that wait for
+//! subscribers to come back.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use weir_broker::Name;
+use weir_engine::{Command, ConnId, Credit, CreditKind, Item, Nanos};
+use weir_wire::ErrorCode;
+use weir_wire::format::Format;
+use weir_wire::v1::Position;
+
+use super::{Need, Phase};
+use crate::base::frames;
+use crate::topics::{Router, State, Topic, lock};
+
+/// A connection that waits for a topic.
+///
+/// The list of resumes has it too, under the same number: there its end, or its `Unsubscribe`,
+/// takes it out. So no answer goes to a connection that has gone.
+#[derive(Debug)]
+pub(in crate::topics) struct Parked {
+    conn: ConnId,
+    number: u32,
+    format: Format,
+    position: Option<Position>,
+}
+
+/// What becomes of a subscription to a topic of the cluster.
+pub(in crate::topics) enum Entry<'a> {
+    /// It can be answered now.
+    Now(Credit<'a, OwnedFd>),
+    /// It waits; the credit has been given back.
+    Parked,
+    /// The broker cannot be reached, or too many wait.
+    Refused(Credit<'a, OwnedFd>),
+}
+
+/// Whether this node follows a topic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Followed {
+    /// It does, or the topic belongs to this node alone.
+    Live,
+    /// It will, when the broker has answered.
+    Waits,
+    /// The broker cannot be reached, or there are too many topics.
+    Refused,
+}
+
+impl Router {
+    /// Begins to follow a topic of the cluster without subscribing, for those who only look.
+    pub(crate) fn follow(&self, name: &str) -> Followed {
+        if !self.destination(name).class().is_cluster {
+            return Followed::Live;
+        }
+        if self.is_broker_lost() {
+            return Followed::Refused;
+        }
+        loop {
+            let is_new = self.find(name).is_none();
+            if is_new && self.unattended.load(Ordering::Relaxed) >= self.unattended_max {
+                return Followed::Refused;
+            }
+            let Some(topic) = self.find_or_begin(name) else { return Followed::Refused };
+            let mut state = topic.lock();
+            if state.ended {
+                continue;
+            }
+            self.note_attendance(&topic, &mut state);
+            if state.is_unattended() {
+                self.linger(&topic, &mut state);
+            }
+            return match state.cluster().phase {
+                Phase::Live => Followed::Live,
+                Phase::Joining | Phase::CatchingUp => Followed::Waits,
+                Phase::Apart => {
+                    state.cluster().phase = Phase::Joining;
+                    self.needs.push(Need::Join(Name::from(topic.name.as_ref())));
+                    Followed::Waits
+                }
+            };
+        }
+    }
+
+    /// Whether a subscription can be answered from what this node knows; if not, it waits.
+    pub(in crate::topics) fn enter_or_park<'a>(
+        &self,
+        credit: Credit<'a, OwnedFd>,
+        conn: ConnId,
+        (topic, state): (&Arc<Topic>, &mut State),
+        (format, position): (Format, Option<Position>),
+    ) -> Entry<'a> {
+        if self.is_broker_lost() {
+            return Entry::Refused(credit);
+        }
+        let sent = state.sent(&topic.class);
+        let is_known = position
+            .is_none_or(|position| position.epoch == state.epoch && position.offset <= sent);
+        let phase = state.cluster().phase;
+        if matches!(phase, Phase::Live | Phase::CatchingUp) && is_known {
+            return Entry::Now(credit);
+        }
+        if self.parked.load(Ordering::Relaxed) >= PARKED_MAX {
+            return Entry::Refused(credit);
+        }
+        let number = self.resumes.number();
+        if !self.resumes.begin_alone(conn, topic.id, (number, state.epoch)) {
+            let message = "connection is subscribing to this topic; wait for the answer";
+            let frame = frames::error(ErrorCode::Busy, message.to_owned(), &topic.name, 0);
+            credit.push(Command::Send(conn, Item::Frame(frame)));
+            return Entry::Parked;
+        }
+        state.extra_mut().resuming += 1;
+        self.note_attendance(topic, state);
+        self.parked.fetch_add(1, Ordering::Relaxed);
+        state.cluster().parked.push(Parked { conn, number, format, position });
+        if phase == Phase::Apart {
+            state.cluster().phase = Phase::Joining;
+            self.needs.push(Need::Join(Name::from(topic.name.as_ref())));
+        } else {
+            self.check(topic, state);
+        }
+        Entry::Parked
+    }
+
+    /// Answers those who wait: this node knows now what the broker knew after they came.
+    pub(super) fn answer_parked(&self, topic: &Arc<Topic>, state: &mut State) {
+        if state.cluster().parked.is_empty() {
+            return;
+        }
+        let retry = || self.needs.push(Need::Retry(Name::from(topic.name.as_ref())));
+        // They may have seen what another node's tick has sent already.
+        if topic.class.tick.is_some() && !self.end_tick(topic, state) {
+            return retry();
+        }
+        while let Some(parked) = state.cluster().parked.pop() {
+            let Parked { conn, number, format, position } = parked;
+            if self.resumes.is_running(conn, topic.id, number) {
+                let mailbox = &self.mailboxes[conn.shard()];
+                let Some(credit) = mailbox.try_credit(CreditKind::Control) else {
+                    state.cluster().parked.push(parked);
+                    return retry();
+                };
+                self.enter(credit, conn, (topic, state), (format, position), Some(number));
+            }
+            self.parked.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes a connection out of the list of resumes; `false`: it has gone, or has unsubscribed.
+    pub(in crate::topics) fn end_parked(
+        &self,
+        conn: ConnId,
+        topic: &Topic,
+        state: &mut State,
+        number: u32,
+    ) -> bool {
+        let was_running = self.resumes.end_refused(conn, topic.id, number);
+        if was_running {
+            state.extra_mut().resuming -= 1;
+        }
+        was_running
+    }
+
+    /// Tells those who wait to come back later.
+    pub(super) fn refuse_parked(&self, topic: &Arc<Topic>, state: &mut State) {
+        for Parked { conn, number, .. } in std::mem::take(&mut state.cluster().parked) {
+            self.parked.fetch_sub(1, Ordering::Relaxed);
+            if !self.end_parked(conn, topic, state, number) {
+                continue;
+            }
+            let message = "the broker cannot be reached; try again in a second".to_owned();
+            let frame = frames::error(ErrorCode::Busy, message, &topic.name, 0);
+            // Without a credit the connection hears nothing; its client asks again after its time-out.
+            if let Some(credit) = self.mailboxes[conn.shard()].try_credit(CreditKind::Control) {
+                credit.push(Command::Send(conn, Item::Frame(frame)));
+            }
+        }
+    }
+
+    /// A topic of the cluster has lost its last subscriber: it is followed for some time, for those
+    /// who come back.
+    pub(in crate::topics) fn linger(&self, topic: &Arc<Topic>, state: &mut State) {
+        let now = Nanos::now();
+        let cluster = state.cluster();
+        cluster.empty_since = now;
+        cluster.lingers = true;
+        if !std::mem::replace(&mut cluster.is_listed, true) {
+            lock(&self.lingering).push_back((now, Arc::clone(topic)));
+        }
+    }
+
+    /// Leaves topics that have had no subscriber for `delay`; how long until the next one is due.
+    pub(crate) fn leave_empty(&self, delay: Duration, now: Nanos) -> Duration {
+        loop {
+            let topic = {
+                let mut lingering = lock(&self.lingering);
+                match lingering.front() {
+                    None => return delay,
+                    Some((since, _)) if since.after(delay) > now => {
+                        return since.after(delay).since(now);
+                    }
+                    Some(_) => lingering.pop_front(),
+                }
+            };
+            let Some((_, topic)) = topic else { return delay };
+            let mut state = topic.lock();
+            if state.ended {
+                continue;
+            }
+            let is_empty = state.is_unattended();
+            let cluster = state.cluster();
+            cluster.is_listed = false;
+            if !is_empty {
+                cluster.lingers = false;
+            } else if cluster.empty_since.after(delay) > now {
+                // Somebody was here meanwhile.
+                cluster.is_listed = true;
+                let since = cluster.empty_since;
+                lock(&self.lingering).push_back((since, Arc::clone(&topic)));
+            } else {
+                cluster.lingers = false;
+                self.end_if_idle(&topic, &mut state);
+            }
+        }
+    }
+
+    /// A topic of the cluster has ended: what it holds goes, and the broker forgets this node.
+    pub(in crate::topics) fn leave_broker(&self, topic: &Topic, state: &mut State) {
+        self.drop_held(state);
+        let extra = state.extra_mut();
+        extra.ring.begin_behind(0, &self.retained);
+        extra.tick.forget(0);
+        if state.cluster().phase != Phase::Apart {
+            self.needs.push(Need::Leave(Name::from(topic.name.as_ref())));
+        }
+    }
+}
+
+/// Subscriptions that wait, of all topics together: 10 MB.
+const PARKED_MAX: usize = 1 << 18;
