@@ -55,8 +55,22 @@ pub struct Accepted {
     /// The number of connections of this node for which it was queued; for a topic of the cluster
     /// the number of its subscribers here when the message was taken.
     pub connections: u32,
-    /// Nodes that were subscribed when the broker accepted the message; `None` without a broker.
-    pub nodes: Option<u32>,
+    /// Nodes that were subscribed when the broker took the message; `None` without a broker.
+    pub nodes: Option<NodesReached>,
+}
+
+/// The nodes that a message was sent to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NodesReached {
+    /// Nodes that were subscribed to the topic, or to messages to the device.
+    Subscribed(u32),
+    /// A message to all.
+    All {
+        /// Nodes that were subscribed.
+        reached: u32,
+        /// Nodes that live.
+        live: u32,
+    },
 }
 
 /// A message was not accepted.

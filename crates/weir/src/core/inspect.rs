@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 use weir_engine::{ConnId, ConnectionInfo, InspectWhat, Urgent};
 use weir_wire::CloseReason;
@@ -50,7 +51,20 @@ impl SharedState {
     }
 
     pub(crate) async fn revoke(&self, id: &str) -> Result<bool, ShardSilent> {
-        let Some(conns) = self.devices.revoke(id) else { return Ok(false) };
+        let Some(waiting) = self.revoke_soon(id) else { return Ok(false) };
+        let deadline = Instant::now() + ANSWER_TIMEOUT;
+        for (shard, closing) in waiting {
+            if timeout_at(deadline, closing).await.is_err() {
+                return Err(ShardSilent { shard });
+            }
+        }
+        Ok(true)
+    }
+
+    /// The same without waiting; `None` if the device is unknown. Returns the closes that wait for
+    /// room in a shard's queue, which go on by themselves.
+    pub(in crate::core) fn revoke_soon(&self, id: &str) -> Option<Vec<(usize, JoinHandle<()>)>> {
+        let conns = self.devices.revoke(id)?;
         let mut waiting = Vec::new();
         for conn in conns {
             let close = Urgent::Close(conn, CloseReason::Revoked);
@@ -62,13 +76,7 @@ impl SharedState {
                 waiting.push((conn.shard(), closing));
             }
         }
-        let deadline = Instant::now() + ANSWER_TIMEOUT;
-        for (shard, closing) in waiting {
-            if timeout_at(deadline, closing).await.is_err() {
-                return Err(ShardSilent { shard });
-            }
-        }
-        Ok(true)
+        Some(waiting)
     }
 
     /// The connections of a device, oldest first. The cursor counts the connections of earlier

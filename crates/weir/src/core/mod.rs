@@ -5,6 +5,7 @@ pub(crate) mod adoptions;
 pub(crate) mod events;
 pub(crate) mod handle;
 pub(crate) mod inspect;
+pub(crate) mod node;
 pub(crate) mod publish;
 pub(crate) mod publishing;
 pub(crate) mod rights;

@@ -166,7 +166,10 @@ impl SharedState {
                 permit(topic, destination.class())?;
                 self.publish_to_topic(topic, destination, &draft()?)?
             }
-            Target::Device(device) => self.publish_to_device(device, &draft()?)?.into(),
+            Target::Device(_) | Target::All if self.node.is_some() => {
+                self.send_to_nodes(publication.target, &draft()?)?
+            }
+            Target::Device(device) => self.publish_to_device(device, |_| true, &draft()?)?.into(),
             Target::All => self.publish_to_all(&draft()?)?.into(),
         })
     }
@@ -202,38 +205,46 @@ impl SharedState {
     ) -> Result<Publishing, PublishError> {
         let admitted = self.router.admit(topic, destination, draft.offer());
         let (connections, retention) = admitted.map_err(|error| draft.error(error))?;
-        let ttl = draft.expires_at.map(|at| at.since(draft.accepted_at));
-        let envelope = Envelope { accepted_ms: unix_millis(), ttl, push: draft.push };
-        let entry = Entry { payload: envelope.encode(), idempotency_key: None };
+        let entry = Entry { payload: draft.envelope(), idempotency_key: None };
         let waiting = cluster.offer(&topic.into(), retention, entry);
         let waiting = waiting.map_err(|_| PublishError::Busy(RETRY_AFTER))?;
         Ok(Publishing::sent(waiting, (draft.id, connections), self.counters()))
     }
 
-    /// Holds the device's lock. If one connection replaces another at this moment, the old or the
-    /// new one gets the message.
-    fn publish_to_device(&self, device: &str, draft: &Draft<'_>) -> Result<Accepted, PublishError> {
+    /// Publishes to those connections of the device that `wants` chooses. Holds the device's lock. If
+    /// one connection replaces another at this moment, the old or the new one gets the message.
+    pub(in crate::core) fn publish_to_device(
+        &self,
+        device: &str,
+        wants: impl Fn(ConnId) -> bool,
+        draft: &Draft<'_>,
+    ) -> Result<Accepted, PublishError> {
         self.devices.look_at(device, |conns| {
-            if conns.len() == 0 {
+            let conns = || conns.iter().filter(|conn| wants(*conn));
+            let count = conns().count();
+            if count == 0 {
                 return Ok(draft.accepted(0));
             }
-            let credits = conns.iter().map(|conn| {
+            let credits = conns().map(|conn| {
                 mailboxes::try_credit(self.mailbox(conn.shard()), Priority::Normal, draft.publisher)
             });
             let credits: Credits<'_> =
                 credits.collect::<Option<_>>().ok_or(PublishError::Busy(RETRY_AFTER))?;
             // The first connection identifies the device.
-            let target = conns.iter().next().map_or(0, |conn| conn.to_u64());
+            let target = conns().next().map_or(0, ConnId::to_u64);
             let message =
                 draft.message(target).ok_or(PublishError::BudgetExhausted(RETRY_AFTER))?;
-            for (credit, conn) in credits.into_iter().zip(conns.iter()) {
+            for (credit, conn) in credits.into_iter().zip(conns()) {
                 credit.push(Command::Send(conn, Item::Message(Arc::clone(&message))));
             }
-            Ok(draft.accepted(conns.len()))
+            Ok(draft.accepted(count))
         })
     }
 
-    fn publish_to_all(&self, draft: &Draft<'_>) -> Result<Accepted, PublishError> {
+    pub(in crate::core) fn publish_to_all(
+        &self,
+        draft: &Draft<'_>,
+    ) -> Result<Accepted, PublishError> {
         let connections = self.devices.connection_count();
         if connections == 0 {
             return Ok(draft.accepted(0));
@@ -254,7 +265,7 @@ impl SharedState {
 }
 
 /// A message before its offset is known.
-struct Draft<'a> {
+pub(in crate::core) struct Draft<'a> {
     shared: &'a SharedState,
     push: hot::Push<'a>,
     id: u64,
@@ -293,6 +304,24 @@ impl<'a> Draft<'a> {
         let accepted_at = Nanos::now();
         let expires_at = publication.ttl.map(|ttl| accepted_at.after(ttl));
         Ok(Draft { shared, push, id, accepted_at, expires_at, publisher })
+    }
+
+    /// A message that another node has accepted, with what is left of its time to live.
+    pub(in crate::core) fn of_node(
+        shared: &'a SharedState,
+        push: hot::Push<'a>,
+        ttl: Option<Duration>,
+    ) -> Draft<'a> {
+        let accepted_at = Nanos::now();
+        let expires_at = ttl.map(|ttl| accepted_at.after(ttl));
+        let (id, publisher) = (push.message_id, Publisher::Backend);
+        Draft { shared, push, id, accepted_at, expires_at, publisher }
+    }
+
+    /// The message as it travels between nodes.
+    pub(in crate::core) fn envelope(&self) -> Vec<u8> {
+        let ttl = self.expires_at.map(|at| at.since(self.accepted_at));
+        Envelope { accepted_ms: unix_millis(), ttl, push: self.push }.encode()
     }
 
     fn offer(&self) -> Offer<'_> {
@@ -347,7 +376,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    fn accepted(&self, connections: usize) -> Accepted {
+    pub(in crate::core) fn accepted(&self, connections: usize) -> Accepted {
         let connections = u32::try_from(connections).unwrap_or(u32::MAX);
         Accepted { id: self.id, offset: None, epoch: None, connections, nodes: None }
     }

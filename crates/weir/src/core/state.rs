@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::{Semaphore, watch};
 use weir_broker::EventHandler;
-use weir_engine::{Engine, Mailbox};
+use weir_engine::{Engine, Mailbox, OwnNode};
 
 use crate::auth::Authenticator;
 use crate::auth::devices::Devices;
@@ -14,9 +14,10 @@ use crate::base::clock::unix_time;
 use crate::base::config::Config;
 use crate::base::mailboxes::Mailboxes;
 use crate::base::model::TopicInfo;
-use crate::cluster::{BrokerEvents, Cluster, ClusterSettings, OpenBroker};
+use crate::cluster::{BrokerEvents, Cluster, ClusterSettings, LocalNode, OpenBroker};
 use crate::core::adoptions::PendingAdoptions;
 use crate::core::events::Bus;
+use crate::core::node::ClusterNode;
 use crate::limits::admission::Admission;
 use crate::limits::http_ledger::HttpShare;
 use crate::limits::rates::Rates;
@@ -33,6 +34,8 @@ pub(crate) struct SharedState {
     pub(crate) router: Arc<Router>,
     /// Present if this node is one of several.
     pub(crate) cluster: Option<Arc<Cluster>>,
+    /// Likewise: what is not about topics.
+    pub(crate) node: Option<Arc<ClusterNode>>,
     pub(crate) devices: Arc<Devices>,
     pub(crate) auth: Authenticator,
     pub(crate) events: Arc<Bus>,
@@ -76,15 +79,17 @@ pub(crate) struct Topics {
     mailboxes: Arc<Mailboxes>,
     router: Arc<Router>,
     cluster: Option<Arc<Cluster>>,
+    node: Option<Arc<ClusterNode>>,
     /// Where the broker tells what it hears, if there is one.
-    pub(crate) events: Option<Arc<BrokerEvents>>,
+    events: Option<Arc<BrokerEvents>>,
 }
 
 impl Topics {
-    /// `open` opens the broker.
+    /// `open` opens the broker. Connections get the number `own`, which changes with that of the
+    /// node.
     pub(crate) async fn start(
         config: &Config,
-        engine: &Engine,
+        (engine, own): (&Engine, OwnNode),
         counters: &Arc<Counters>,
         open: Option<OpenBroker>,
     ) -> Result<Topics, weir_broker::Error> {
@@ -101,12 +106,14 @@ impl Topics {
         );
         let router = Arc::new(router);
         let Some(open) = open else {
-            return Ok(Topics { mailboxes, router, cluster: None, events: None });
+            return Ok(Topics { mailboxes, router, cluster: None, node: None, events: None });
         };
         let events = BrokerEvents::new(Arc::clone(&router));
         let broker = open(Arc::clone(&events) as Arc<dyn EventHandler>).await?;
         let cluster = Cluster::start(broker, Arc::clone(&router), ClusterSettings::of(config));
-        Ok(Topics { mailboxes, router, cluster: Some(cluster), events: Some(events) })
+        let node = ClusterNode::new(Arc::clone(&cluster), own);
+        let (cluster, node, events) = (Some(cluster), Some(node), Some(events));
+        Ok(Topics { mailboxes, router, cluster, node, events })
     }
 }
 
@@ -127,13 +134,14 @@ impl SharedState {
             });
         let has_cache = device_store.as_ref().is_some_and(|devices| devices.has_cache());
         let shards = engine.shard_count();
-        let Topics { mailboxes, router, cluster, .. } = topics;
+        let Topics { mailboxes, router, cluster, node, events } = topics;
         let limits = &config.limits;
         let started_ms = u64::try_from(unix_time().as_millis()).unwrap_or(0);
         let draining = watch::Sender::new(false);
-        Arc::new(SharedState {
+        let shared = Arc::new(SharedState {
             router,
             cluster,
+            node,
             devices: Devices::new(limits.connections_per_device_max),
             auth,
             events: Arc::default(),
@@ -160,7 +168,12 @@ impl SharedState {
             counters,
             message_ids: AtomicU64::new(started_ms << MESSAGE_COUNT_BITS),
             config,
-        })
+        });
+        if let (Some(node), Some(events)) = (&shared.node, events) {
+            node.set_shared(&shared);
+            events.set_node(Arc::clone(node) as Arc<dyn LocalNode>);
+        }
+        shared
     }
 
     pub(crate) fn config(&self) -> &Config {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rustls::sign::SigningKey;
 use weir_broker::{Answer, Broker, EventHandler};
-use weir_engine::{Budget, Transport};
+use weir_engine::{Budget, OwnNode, Transport};
 
 use super::{
     Gateway, OWN_DESCRIPTORS, Settling, StartError, Started, addrs, bind_admin, bind_all, launch,
@@ -186,9 +186,12 @@ impl GatewayBuilder {
         let access_log = AccessLog::start(&config.access_log, recording)?;
         let retention_bytes = config.retention_bytes(&resources);
         let budget = Budget::with_retention(budget_bytes, retention_bytes);
-        let (engine, queues) = start_shards(&config, depths, allocated_bytes, budget, &shards)?;
-        let own = admin::open_fds().unwrap_or(OWN_DESCRIPTORS);
-        let sockets_max = admission::sockets_max(open_files.soft, own);
+        let own = OwnNode::default();
+        let started_shards =
+            start_shards(&config, (depths, own.clone()), allocated_bytes, budget, &shards)?;
+        let (engine, queues) = started_shards;
+        let own_fds = admin::open_fds().unwrap_or(OWN_DESCRIPTORS);
+        let sockets_max = admission::sockets_max(open_files.soft, own_fds);
         let connections_max = admission::connections_max(&config.limits, sockets_max, shards.len());
         let started = Started {
             tcp: addrs(&listeners, Transport::Tcp, Spoken::Frames),
@@ -212,10 +215,12 @@ impl GatewayBuilder {
             Some(open) => Some(open),
             None => cluster::configured(&config).map_err(StartError::BrokerAuthorities)?,
         };
-        let topics = Topics::start(&config, &engine, &counters, broker).await?;
-        let events = topics.events.clone();
+        let topics = Topics::start(&config, (&engine, own), &counters, broker).await?;
         let shared =
             SharedState::new(*config, engine, (doors, topics), access_log, counters, sockets_max);
+        if let Some(node) = &shared.node {
+            node.begin(&shared).await;
+        }
         let handle = Handle::new(shared, on_publish);
         let udp = udp::start(&handle, udp).map_err(StartError::Udp)?;
         let mut gateway = launch(handle, settling, queues, listeners, admin, started);

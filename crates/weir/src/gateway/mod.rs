@@ -15,7 +15,9 @@ use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 use weir_engine::datagrams::DatagramBuffers;
-use weir_engine::{Budget, Command, ConnId, Engine, Front, ShardSettings, Transport, Urgent};
+use weir_engine::{
+    Budget, Command, ConnId, Engine, Front, OwnNode, ShardSettings, Transport, Urgent,
+};
 
 use crate::auth::jwt::{self, JwtKeyError};
 use crate::base::config::{Config, ConfigError};
@@ -254,6 +256,11 @@ impl Gateway {
             warn!("a shard did not stop in time");
         }
         self.services.shutdown().await;
+        if let Some(node) = &self.shared.node
+            && timeout(STOP_TIMEOUT, node.retire()).await.is_err()
+        {
+            warn!("the broker was not told that this node ends");
+        }
         if let Some(devices) = &self.shared.device_store
             && !matches!(timeout(STOP_TIMEOUT, devices.tell_seen()).await, Ok(Ok(())))
         {
@@ -438,13 +445,14 @@ async fn bind_admin(
 
 fn start_shards(
     config: &Config,
-    depths: Depths,
+    (depths, node): (Depths, OwnNode),
     allocated_bytes: Option<fn() -> u64>,
     budget: Arc<Budget>,
     pins: &[Option<usize>],
 ) -> Result<(Engine, Vec<Reports>), StartError> {
     let (limits, connection) = (&config.limits, &config.connection);
     let settings = ShardSettings {
+        node,
         // A shard alone may reach the limit; the front enforces it for all shards together.
         connections_max: limits.connections_max.min(ConnId::SLOTS_MAX),
         topics_per_connection_max: limits.topics_per_connection_max,
@@ -506,6 +514,9 @@ fn launch(
     services.spawn(maintain_activations(Arc::clone(&shared)));
     services.spawn(tell_seen(Arc::clone(&shared)));
     services.spawn(store_watch::watch_store(Arc::clone(&shared)));
+    if let Some(node) = &shared.node {
+        node.spawn(&shared, &mut services);
+    }
     if let Some(tls) = &shared.tls {
         services.spawn(tls::watch(Arc::clone(tls.contexts())));
     }

@@ -6,12 +6,11 @@
 //!
 //! The record orders the handles by [`AcceptOrder`], whatever the order in which shards report
 //! them. So a connection that enters late, because its shard was busy or the process was stopped,
-//! never replaces a connection that its device has opened since. one that its device has opened
-//! since.
+//! never replaces a connection that its device has opened since.
 
 mod revocations;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -64,6 +63,15 @@ struct Stripe {
     /// Device ids of connections that were removed from their record and have not ended yet.
     leaving: HashMap<ConnId, Box<str>, foldhash::fast::RandomState>,
     revocations: Revocations,
+    /// Connections that replace none and are replaced by none: those of services.
+    uncounted: HashSet<ConnId, foldhash::fast::RandomState>,
+}
+
+/// A place among all devices, for [`Devices::walk`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct DevicePlace {
+    stripe: usize,
+    slot: u32,
 }
 
 struct Record {
@@ -169,6 +177,9 @@ impl Devices {
             }
             return Ok(oldest);
         }
+        if !replaces {
+            stripe.uncounted.insert(conn);
+        }
         self.connections.fetch_add(1, Ordering::Relaxed);
         Ok(None)
     }
@@ -178,6 +189,7 @@ impl Devices {
     pub(crate) fn remove(&self, device: DeviceRef, conn: ConnId) -> Option<Box<str>> {
         let (stripe, slot) = parts(device);
         let mut stripe = self.lock(stripe);
+        stripe.uncounted.remove(&conn);
         if let Some(id) = stripe.take_leaving(conn) {
             return Some(id);
         }
@@ -212,6 +224,73 @@ impl Devices {
         self.connections.fetch_sub(conns.len(), Ordering::Relaxed);
         stripe.drop_if_idle(slot, &self.hasher);
         Some(conns)
+    }
+
+    /// Takes a connection out of its device's record, because the device has newer ones at other
+    /// nodes. The caller closes it. `false`: it was not there.
+    pub(crate) fn evict(&self, id: &str, conn: ConnId) -> bool {
+        let hash = self.hasher.hash_one(id);
+        let mut stripe = self.lock(stripe_of(hash));
+        let Some(slot) = stripe.find(hash, id) else { return false };
+        let record = stripe.records.get_mut(slot).expect("the index names slots in use");
+        if !record.conns.remove(conn) {
+            return false;
+        }
+        let id = record.id.clone();
+        stripe.leaving.insert(conn, id);
+        self.connections.fetch_sub(1, Ordering::Relaxed);
+        stripe.drop_if_idle(slot, &self.hasher);
+        true
+    }
+
+    /// Calls `each` for the connections of at least `devices_min` devices from that place on, but
+    /// not for those of services; returns the place of the next one. `None`: there is none. `each`
+    /// runs under the device's lock. It must not wait.
+    pub(crate) fn walk(
+        &self,
+        from: DevicePlace,
+        devices_min: usize,
+        mut each: impl FnMut(&str, ConnId, AcceptOrder),
+    ) -> Option<DevicePlace> {
+        let (mut seen, mut from) = (0, from);
+        while from.stripe < STRIPES {
+            let stripe = self.lock(from.stripe);
+            for slot in from.slot..stripe.records.places() {
+                if seen >= devices_min {
+                    return Some(DevicePlace { slot, ..from });
+                }
+                let Some(record) = stripe.records.get(slot) else { continue };
+                seen += 1;
+                stripe.each_counted(record, &mut each);
+            }
+            from = DevicePlace { stripe: from.stripe + 1, slot: 0 };
+        }
+        None
+    }
+
+    /// The connections of a service under this id; nearly always there are none.
+    pub(crate) fn uncounted_of(&self, id: &str) -> Vec<ConnId> {
+        let hash = self.hasher.hash_one(id);
+        let stripe = self.lock(stripe_of(hash));
+        if stripe.uncounted.is_empty() {
+            return Vec::new();
+        }
+        let record = stripe.find(hash, id).and_then(|slot| stripe.records.get(slot));
+        let conns = record.into_iter().flat_map(|record| Handles(&record.conns).iter());
+        conns.filter(|conn| stripe.uncounted.contains(conn)).collect()
+    }
+
+    /// The same for the connections of one device.
+    pub(crate) fn look_at_counted(
+        &self,
+        id: &str,
+        mut each: impl FnMut(&str, ConnId, AcceptOrder),
+    ) {
+        let hash = self.hasher.hash_one(id);
+        let stripe = self.lock(stripe_of(hash));
+        if let Some(record) = stripe.find(hash, id).and_then(|slot| stripe.records.get(slot)) {
+            stripe.each_counted(record, &mut each);
+        }
     }
 
     /// The device's connections, oldest first; `None` if the device is unknown.
@@ -316,6 +395,15 @@ impl Stripe {
         };
         self.index.insert_unique(hash, slot, rehash);
         slot
+    }
+
+    fn each_counted(&self, record: &Record, each: &mut impl FnMut(&str, ConnId, AcceptOrder)) {
+        for place in 0..record.conns.len() {
+            let Some((order, conn)) = record.conns.get(place) else { continue };
+            if !self.uncounted.contains(&conn) {
+                each(&record.id, conn, order);
+            }
+        }
     }
 
     fn take_leaving(&mut self, conn: ConnId) -> Option<Box<str>> {

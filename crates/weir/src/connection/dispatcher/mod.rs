@@ -217,6 +217,9 @@ impl Dispatcher {
                 debug!(%conn, %reason, "connection closed");
                 self.terms.remove(conn);
                 if let Some(device) = self.shared.devices.remove(device, conn) {
+                    if let Some(node) = &self.shared.node {
+                        node.release(&device, conn);
+                    }
                     self.shared.events.tell(conn, &device, EventKind::Disconnected(reason));
                 }
                 self.shared.router.end_resumes(conn);
@@ -290,6 +293,9 @@ impl Dispatcher {
             Ok(replaced) => {
                 if let Some(term) = term {
                     self.terms.enter(conn, term, unix_millis());
+                }
+                if let Some(node) = self.shared.node.as_ref().filter(|_| replaces) {
+                    node.claim(&self.shared, pin.device(), (order, conn));
                 }
                 self.tell(conn, pin.device(), || EventKind::Connected);
                 self.subscribe_first(Asker { conn, device: pin.device(), origin }, topics);

@@ -17,7 +17,7 @@ use super::problem::{Document, MessagePlace, Problem};
 use super::reply::{self, Reply};
 use crate::core::publish::{check_content_type, check_key};
 use crate::core::publishing::Publishing;
-use crate::{Accepted, Payload, Publication, Target};
+use crate::{Accepted, NodesReached, Payload, Publication, Target};
 
 /// One message to publish.
 ///
@@ -140,10 +140,20 @@ pub(crate) struct Published {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, required = false, pattern = "^[0-9a-f]{16}$")]
     epoch: Option<String>,
-    /// Nodes of the cluster that were subscribed; only for a topic of the cluster.
+    /// Nodes of the cluster that were subscribed; only where a broker was asked. For a message to
+    /// all also how many nodes live.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = u32, required = false)]
-    nodes: Option<u32>,
+    #[schema(value_type = NodesView, required = false)]
+    nodes: Option<NodesView>,
+}
+
+/// The nodes that a message was sent to.
+#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
+#[serde(untagged)]
+#[schema(as = NodesReached)]
+pub(crate) enum NodesView {
+    Subscribed(u32),
+    All { reached: u32, live: u32 },
 }
 
 /// The outcomes of many messages, in their order.
@@ -311,7 +321,16 @@ impl From<Option<Accepted>> for Published {
             epoch: accepted
                 .and_then(|accepted| accepted.epoch)
                 .map(|epoch| format!("{epoch:016x}")),
-            nodes: accepted.and_then(|accepted| accepted.nodes),
+            nodes: accepted.and_then(|accepted| accepted.nodes).map(NodesView::from),
+        }
+    }
+}
+
+impl From<NodesReached> for NodesView {
+    fn from(nodes: NodesReached) -> Self {
+        match nodes {
+            NodesReached::Subscribed(nodes) => Self::Subscribed(nodes),
+            NodesReached::All { reached, live } => Self::All { reached, live },
         }
     }
 }

@@ -52,6 +52,8 @@ pub(crate) struct Admission {
 
 /// The order of accepts: of two connections, the one with the larger number was accepted later.
 ///
+/// Shape: the microsecond of the accept, counted from the start; where that is taken, the next one.
+/// So the order also tells the age, which the nodes of a cluster compare.
 /// A connection gets it at its accept. A later HTTP request on the same connection that opens a
 /// long-lived stream gets its own order when it is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -218,7 +220,26 @@ impl Admission {
 
     /// The order of a connection that comes now.
     pub(crate) fn next_order(&self) -> AcceptOrder {
-        AcceptOrder(self.next_order.fetch_add(1, Ordering::Relaxed))
+        let now = self.micros();
+        let next = |next: u64| Some(next.max(now) + 1);
+        let took = self.next_order.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        // The closure never refuses.
+        AcceptOrder(took.unwrap_or(now).max(now))
+    }
+
+    /// How long ago a connection of that order was accepted.
+    pub(crate) fn age(&self, AcceptOrder(order): AcceptOrder) -> Duration {
+        Duration::from_micros(self.micros().saturating_sub(order))
+    }
+
+    /// Time since the start.
+    pub(crate) fn uptime(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// Microseconds since the start.
+    fn micros(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX / 2)
     }
 
     /// Gives back the place of a settled connection that has ended.

@@ -39,6 +39,7 @@ pub struct Counters {
     subscribe_refused: [AtomicU64; SubscribeRefuseCause::ALL.len()],
     resumes: [AtomicU64; ResumeOutcome::ALL.len()],
     following: [AtomicU64; Following::ALL.len()],
+    from_broker: [AtomicU64; FromBroker::ALL.len()],
     ticks: AtomicU64,
     tick_messages: AtomicU64,
     tick_conflated: AtomicU64,
@@ -167,6 +168,21 @@ weir_wire::named_enum! {
         Lost = "lost",
         /// Subscribers were told that messages may have been lost, and where they go on.
         Restarted = "restarted",
+        /// Another version of Weir wrote the message, and this one cannot read it.
+        Unknown = "unknown",
+    }
+}
+
+weir_wire::named_enum! {
+    /// What happened on this node to a message to a device or to all that the broker has carried.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum FromBroker {
+        /// It was queued for the connections of this node.
+        Delivered = "delivered",
+        /// A mailbox or the budget had no room for it.
+        Lost = "lost",
+        /// Its time was over.
+        Expired = "expired",
         /// Another version of Weir wrote the message, and this one cannot read it.
         Unknown = "unknown",
     }
@@ -349,6 +365,15 @@ impl Counters {
 
     pub(crate) fn count_subscribe_refused(&self, cause: SubscribeRefuseCause) {
         self.subscribe_refused[cause as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Messages to devices and to all that the broker has carried here, by what happened to them.
+    pub fn from_broker(&self, what: FromBroker) -> u64 {
+        self.from_broker[what as usize].load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_from_broker(&self, what: FromBroker) {
+        self.from_broker[what as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     /// Messages and places of topics of the cluster, by what happened to them.

@@ -27,7 +27,14 @@ proptest! {
         let tick = Duration::from_secs(1);
         let class = |pattern: &str, tick, retention_messages| {
             let pattern = pattern.to_owned();
-            TopicClass { pattern, tick, retention_messages, ..TopicClass::default() }
+            let resume_from_oldest = Some(false);
+            TopicClass {
+                pattern,
+                tick,
+                retention_messages,
+                resume_from_oldest,
+                ..TopicClass::default()
+            }
         };
         let ring = class("ring/*", Duration::ZERO, 3);
         let mut config = config_of(class("tick/*", tick, 0));

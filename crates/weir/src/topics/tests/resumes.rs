@@ -17,7 +17,8 @@ fn room(class: TopicClass, retention_bytes: usize) -> (Arc<Router>, Arc<Budget>,
 }
 
 fn kept(retention_messages: usize) -> TopicClass {
-    TopicClass { retention_messages, ..TopicClass::default() }
+    let resume_from_oldest = Some(false);
+    TopicClass { retention_messages, resume_from_oldest, ..TopicClass::default() }
 }
 
 /// The answer to a connection and its messages, until it is subscribed or told that it is not.
@@ -122,6 +123,29 @@ fn what_was_missed_comes_or_recovered_is_false() {
     let answer = ask(&router, &mut shard, "t", None);
     assert_eq!((answer.recovered, answer.offset), (false, 7));
     assert_eq!(outcomes(&router), [4, 4, 0], "who names no position does not resume");
+    router.leave(router.id("t").unwrap(), 0);
+    end(&router, &mut [shard]);
+}
+
+#[test]
+fn an_unknown_position_begins_at_the_oldest_message_if_the_class_says_so() {
+    let class = TopicClass { resume_from_oldest: None, ..kept(5) };
+    let (router, budget, mut shard) = room(class, 0);
+    for _ in 0..7 {
+        publish(&router, &budget, "t").unwrap();
+    }
+    let epoch = epoch(&router, "t");
+    // Another epoch, too old, and from the future.
+    for (epoch, offset) in [(epoch ^ 1, 6), (epoch, 1), (epoch, 8)] {
+        let answer = ask(&router, &mut shard, "t", Some(Position { epoch, offset }));
+        let messages = vec![3, 4, 5, 6, 7];
+        let expected = Answer { recovered: false, offset: 2, messages, fell_behind: None };
+        assert_eq!(answer, expected, "{offset}");
+        router.leave(router.id("t").unwrap(), 0);
+    }
+    assert_eq!(outcomes(&router), [0, 3, 0]);
+    let answer = ask(&router, &mut shard, "t", Some(Position { epoch, offset: 2 }));
+    assert!(answer.recovered && answer.messages.len() == 5);
     router.leave(router.id("t").unwrap(), 0);
     end(&router, &mut [shard]);
 }

@@ -1,0 +1,230 @@
+//! Carries out the revocations of the cluster, and knows how far this node is.
+//!
+//! A revocation comes as an event. After a gap, events may be missing: then the node reads the
+//! broker's list from the last revocation that it has carried out. Until it has read to the end,
+//! events are carried out but prove nothing.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep};
+use tracing::{info, warn};
+use weir_broker::{Error, Name, Node, Revocation, RevocationId, Revocations};
+use weir_store::{Serial, State};
+
+use super::ClusterNode;
+use crate::auth::devices::DevicePlace;
+use crate::core::state::SharedState;
+
+/// How far this node is.
+#[derive(Default)]
+pub(super) struct Revoked {
+    progress: Mutex<Progress>,
+    wake: Notify,
+}
+
+#[derive(Default)]
+struct Progress {
+    /// The last revocation before which none is missing.
+    last: Option<RevocationId>,
+    /// How often something may have been missed.
+    gaps: u64,
+    /// So many of the gaps are filled.
+    filled: u64,
+}
+
+/// Which nodes have carried out a revocation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Confirmations {
+    /// Their numbers.
+    pub(crate) confirmed: Vec<u16>,
+    /// Nodes that live and have not said so.
+    pub(crate) missing: Vec<u16>,
+    /// Whether the broker has told which nodes live.
+    pub(crate) is_known: bool,
+}
+
+impl Confirmations {
+    /// Whether no connection of the device is left.
+    pub(crate) fn are_complete(&self) -> bool {
+        self.is_known && self.missing.is_empty()
+    }
+}
+
+impl Revoked {
+    pub(super) fn last(&self) -> Option<RevocationId> {
+        self.lock().last.clone()
+    }
+
+    pub(super) fn read_again(&self) {
+        self.lock().gaps += 1;
+        self.wake.notify_one();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().expect("no panic happens under the lock of the revocations")
+    }
+}
+
+impl Progress {
+    fn advance(&mut self, id: RevocationId) {
+        if self.last.as_ref().is_none_or(|last| *last < id) {
+            self.last = Some(id);
+        }
+    }
+}
+
+impl ClusterNode {
+    /// Carries out a revocation that came as an event.
+    pub(super) fn take_revocation(&self, shared: &SharedState, revocation: &Revocation) {
+        // What still waits for room in a shard's queue goes on by itself.
+        let _ = shared.revoke_soon(&revocation.device);
+        let mut progress = self.revoked.lock();
+        if progress.gaps == progress.filled {
+            progress.advance(revocation.id.clone());
+        }
+        drop(progress);
+        self.announcing.soon();
+    }
+
+    /// Finds out which revocation is the last one, before there is a connection: those until then
+    /// concern nobody here.
+    pub(super) async fn read_first_revocations(&self) {
+        let gaps = self.revoked.lock().gaps;
+        if let Err(error) = self.read_revocations(|_| ()).await {
+            // They are read, and carried out, as soon as the broker answers.
+            warn!(%error, "the broker does not tell which devices are revoked");
+            self.revoked.read_again();
+        }
+        let mut progress = self.revoked.lock();
+        progress.filled = progress.filled.max(gaps);
+    }
+
+    /// Reads revocations after each gap, until the gateway ends.
+    pub(super) async fn run_revocations(&self, shared: &SharedState) {
+        loop {
+            let (gaps, filled) = {
+                let progress = self.revoked.lock();
+                (progress.gaps, progress.filled)
+            };
+            if gaps == filled {
+                self.revoked.wake.notified().await;
+                continue;
+            }
+            let carry_out = |revocation: &Revocation| {
+                let _ = shared.revoke_soon(&revocation.device);
+            };
+            let read = match self.read_revocations(carry_out).await {
+                Ok(true) => Ok(()),
+                Ok(false) => self.check_devices(shared).await,
+                Err(error) => Err(error.to_string()),
+            };
+            match read {
+                Ok(()) => {
+                    self.revoked.lock().filled = gaps;
+                    self.announcing.soon();
+                }
+                Err(error) => {
+                    warn!(%error, "it is not known yet which devices were revoked meanwhile");
+                    sleep(RETRY_DELAY).await;
+                }
+            }
+        }
+    }
+
+    /// Reads to the end. Returns whether none is missing.
+    async fn read_revocations(&self, carry_out: impl Fn(&Revocation)) -> Result<bool, Error> {
+        let mut are_complete = true;
+        loop {
+            let after = self.revoked.last();
+            let page = self.cluster.broker().revocations(after).await?;
+            let Revocations { revoked, is_complete } = page;
+            are_complete &= is_complete;
+            revoked.iter().for_each(&carry_out);
+            let is_last = revoked.len() < Revocations::PAGE;
+            if let Some(last) = revoked.into_iter().next_back() {
+                self.revoked.lock().advance(last.id);
+            }
+            if is_last {
+                return Ok(are_complete);
+            }
+        }
+    }
+
+    /// Closes connections of devices that the store has revoked: the broker has forgotten some
+    /// revocations since this node was last told of one.
+    async fn check_devices(&self, shared: &SharedState) -> Result<(), String> {
+        let Some(store) = &shared.device_store else {
+            warn!(
+                "this node was away for so long that revocations are missing, and has no store to ask"
+            );
+            return Ok(());
+        };
+        info!("this node was away for long: it checks all connected devices with the store");
+        let mut place = Some(DevicePlace::default());
+        while let Some(from) = place {
+            let mut serials = BTreeSet::new();
+            place = shared.devices.walk(from, CHECKED_AT_A_TIME, |id, _, _| {
+                serials.extend(Serial::new(id).ok());
+            });
+            if serials.is_empty() {
+                continue;
+            }
+            let found = store.store().find(serials.into_iter().collect()).await;
+            let found = found.map_err(|error| error.to_string())?;
+            for device in found.into_iter().flatten().filter(|found| found.state == State::Revoked)
+            {
+                let _ = shared.revoke_soon(device.serial.as_str());
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells all nodes that a device is revoked, and waits for them for some time.
+    ///
+    /// Errors: the broker does not take it, or has not answered. It may be asked again.
+    pub(crate) async fn revoke_everywhere(&self, device: &str) -> Result<Confirmations, Error> {
+        let broker = self.cluster.broker();
+        let id = broker.revoke(Name::from(device)).await?;
+        let deadline = Instant::now() + CONFIRM_TIMEOUT;
+        let mut pause = PAUSE_MIN;
+        loop {
+            let confirmations = broker.nodes().await.map(|nodes| self.confirmations(&nodes, &id));
+            let is_over = Instant::now() + pause > deadline;
+            match confirmations {
+                Ok(confirmations) if confirmations.missing.is_empty() || is_over => {
+                    return Ok(confirmations);
+                }
+                Err(_) if is_over => {
+                    let (confirmed, missing) = (Vec::new(), Vec::new());
+                    return Ok(Confirmations { confirmed, missing, is_known: false });
+                }
+                Ok(_) | Err(_) => {}
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    fn confirmations(&self, nodes: &[Node], id: &RevocationId) -> Confirmations {
+        let has_confirmed = |node: &&Node| node.revoked_to.as_ref() >= Some(id);
+        let (confirmed, missing): (Vec<&Node>, Vec<&Node>) = nodes.iter().partition(has_confirmed);
+        let numbers = |nodes: Vec<&Node>| nodes.into_iter().map(|node| node.number.0).collect();
+        let own = self.cluster.node();
+        // A node that nobody lists has not been listed yet, or not any more.
+        let is_known = nodes.iter().any(|node| node.number == own);
+        let (confirmed, missing) = (numbers(confirmed), numbers(missing));
+        Confirmations { confirmed, missing, is_known }
+    }
+}
+
+/// A node that lives confirms within some milliseconds; one that has just died is listed for some
+/// seconds, for which no operator should wait.
+const CONFIRM_TIMEOUT: Duration = Duration::from_secs(2);
+const PAUSE_MIN: Duration = Duration::from_millis(5);
+const PAUSE_MAX: Duration = Duration::from_millis(100);
+const RETRY_DELAY: Duration = Duration::from_millis(200);
+/// Devices in one question to the store.
+const CHECKED_AT_A_TIME: usize = 512;

@@ -1,0 +1,173 @@
+//! Several nodes over a real Redis: one topic for all, resuming elsewhere, and a Redis that dies.
+#![expect(clippy::wildcard_enum_match_arm, reason = "whatever else comes is a failure")]
+
+use anyhow::{Result, bail};
+use serde_json::{Value, json};
+use weir_tests::{Answer, Device, Redis, Server};
+use weir_wire::v1::{self, client_message, push, server_message};
+
+/// A node of the cluster in that Redis.
+fn node(redis: &Redis, name: &str) -> Result<Server> {
+    Server::start(&format!(
+        r#"
+[auth]
+anonymous = true
+[cluster]
+redis = "{}"
+node = "{name}"
+[[topic_classes]]
+pattern = "kept/*"
+retention_messages = 100
+publish = ["devices"]
+[[topic_classes]]
+pattern = "own/*"
+scope = "node"
+[[topic_classes]]
+pattern = "*"
+publish = ["devices"]
+"#,
+        redis.url()
+    ))
+}
+
+fn publish(server: &Server, topic: &str, text: &str) -> Result<Value> {
+    server.publish(&json!({"topic": topic, "text": text}))
+}
+
+fn texts(device: &mut Device, count: usize) -> Result<Vec<(u64, String)>> {
+    let mut texts = Vec::new();
+    while texts.len() < count {
+        let push = device.push()?;
+        let Some(push::Payload::Text(text)) = push.payload else { bail!("expected a text") };
+        texts.push((push.offset, text));
+    }
+    Ok(texts)
+}
+
+fn subscribe(
+    device: &mut Device,
+    topic: &str,
+    position: Option<v1::Position>,
+) -> Result<v1::Subscribed> {
+    let topic = topic.to_owned();
+    let subscribe = v1::Subscribe { topic, position, ..v1::Subscribe::default() };
+    device.send(client_message::Kind::Subscribe(subscribe))?;
+    subscribed(device)
+}
+
+fn subscribed(device: &mut Device) -> Result<v1::Subscribed> {
+    match device.hear()? {
+        Some(server_message::Kind::Subscribed(subscribed)) => Ok(subscribed),
+        other => bail!("expected Subscribed, got {other:?}"),
+    }
+}
+
+#[test]
+fn a_message_reaches_the_subscribers_of_every_node_in_one_order() -> Result<()> {
+    let redis = Redis::start()?;
+    let nodes = [node(&redis, "a")?, node(&redis, "b")?, node(&redis, "c")?];
+    let mut devices = Vec::new();
+    for (index, node) in nodes.iter().enumerate() {
+        let mut device = Device::greet(node.tcp, &format!("d{index}"), &[])?;
+        for topic in ["kept/a", "plain"] {
+            assert_eq!(subscribe(&mut device, topic, None)?.topic, topic);
+        }
+        devices.push(device);
+    }
+    for topic in ["kept/a", "plain"] {
+        let mut epochs = Vec::new();
+        for (index, node) in nodes.iter().enumerate() {
+            let answer = publish(node, topic, &format!("m{index}"))?;
+            assert_eq!(answer["offset"], index + 1, "{answer}");
+            assert_eq!((&answer["connections"], &answer["nodes"]), (&json!(1), &json!(3)));
+            epochs.push(answer["epoch"].clone());
+        }
+        assert!(epochs.iter().all(|epoch| *epoch == epochs[0]), "{epochs:?}");
+        for device in &mut devices {
+            let expected: Vec<(u64, String)> =
+                (0..3).map(|index| (index + 1, format!("m{index}"))).collect();
+            assert_eq!(texts(device, 3)?, expected);
+        }
+    }
+    // A topic of one node alone stays there.
+    subscribe(&mut devices[0], "own/x", None)?;
+    subscribe(&mut devices[1], "own/x", None)?;
+    let answer = publish(&nodes[0], "own/x", "here")?;
+    assert_eq!((&answer["offset"], &answer["nodes"]), (&json!(1), &Value::Null));
+    assert_eq!(texts(&mut devices[0], 1)?, [(1, "here".to_owned())]);
+    publish(&nodes[1], "own/x", "there")?;
+    assert_eq!(texts(&mut devices[1], 1)?, [(1, "there".to_owned())]);
+    Ok(())
+}
+
+#[test]
+fn a_device_resumes_at_another_node_what_it_missed() -> Result<()> {
+    let redis = Redis::start()?;
+    let (mut first, second) = (node(&redis, "a")?, node(&redis, "b")?);
+    let mut device = Device::greet(first.tcp, "d", &[])?;
+    let position = subscribe(&mut device, "kept/a", None)?.position;
+    publish(&second, "kept/a", "one")?;
+    assert_eq!(texts(&mut device, 1)?, [(1, "one".to_owned())]);
+    let mut seen = position.unwrap_or_default();
+    seen.offset = 1;
+    // Its node is killed, and it comes back to a node that did not know the topic.
+    first.kill()?;
+    publish(&second, "kept/a", "two")?;
+    let third = node(&redis, "c")?;
+    publish(&third, "kept/a", "three")?;
+    for node in [&second, &third] {
+        let mut device = Device::greet(node.tcp, "d", &[])?;
+        let answer = subscribe(&mut device, "kept/a", Some(seen))?;
+        assert_eq!((answer.recovered, answer.position), (true, Some(seen)));
+        let missed = [(2, "two".to_owned()), (3, "three".to_owned())];
+        assert_eq!(texts(&mut device, 2)?, missed);
+    }
+    // Of an epoch that nobody knows all that is kept comes.
+    let mut device = Device::greet(third.tcp, "e", &[])?;
+    let unknown = v1::Position { epoch: seen.epoch ^ 1, offset: 9 };
+    let answer = subscribe(&mut device, "kept/a", Some(unknown))?;
+    assert!(!answer.recovered);
+    assert_eq!(texts(&mut device, 3)?.len(), 3);
+    // Every node restarts: Redis has kept the messages.
+    drop((second, third));
+    let fourth = node(&redis, "d")?;
+    let mut device = Device::greet(fourth.tcp, "d", &[])?;
+    assert!(subscribe(&mut device, "kept/a", Some(seen))?.recovered);
+    assert_eq!(texts(&mut device, 2)?.len(), 2);
+    Ok(())
+}
+
+#[test]
+fn a_redis_that_loses_all_is_told_and_service_goes_on() -> Result<()> {
+    let mut redis = Redis::start()?;
+    let nodes = [node(&redis, "a")?, node(&redis, "b")?];
+    let mut device = Device::greet(nodes[0].tcp, "d", &[])?;
+    let before = subscribe(&mut device, "kept/a", None)?.position.unwrap_or_default();
+    publish(&nodes[1], "kept/a", "one")?;
+    assert_eq!(texts(&mut device, 1)?, [(1, "one".to_owned())]);
+    redis.kill()?;
+    nodes[1].await_metrics("the loss of Redis", |metrics| {
+        metrics.sum("weir_broker_reachable", "") == 0.0
+    })?;
+    let answer = Answer::post(nodes[1].admin, "/v1/publish", r#"{"topic":"kept/a","text":"no"}"#)?;
+    assert_eq!(answer.status, 503, "{}", answer.body);
+    // A topic of the node alone is served, and the connection stays.
+    subscribe(&mut device, "own/x", None)?;
+    publish(&nodes[0], "own/x", "still here")?;
+    assert_eq!(texts(&mut device, 1)?.len(), 1);
+    redis.restart()?;
+    for node in &nodes {
+        node.await_metrics("the return of Redis", |metrics| {
+            metrics.sum("weir_broker_reachable", "") == 1.0
+        })?;
+    }
+    // What Redis has kept is gone, and the device is told before the first new message.
+    publish(&nodes[1], "kept/a", "after")?;
+    let told = subscribed(&mut device)?;
+    let position = told.position.unwrap_or_default();
+    assert!(!told.recovered && position.epoch != before.epoch, "{told:?}");
+    let push = device.push()?;
+    assert_eq!(push.payload, Some(push::Payload::Text("after".to_owned())));
+    assert!(push.offset > position.offset);
+    Ok(())
+}
