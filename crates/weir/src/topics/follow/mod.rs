@@ -454,6 +454,10 @@ impl Router {
                     && self.end_tick(topic, state)
                     && self.deliver(topic, state, offer, &message).is_ok();
         }
+        // What members were to get before they left comes first.
+        if topic.class.tick.is_some() && !self.end_tick(topic, state) {
+            return false;
+        }
         let place = topic.next(state);
         if topic.class.retention.is_some() {
             let Some(message) = message(&topic.class, place) else { return false };
