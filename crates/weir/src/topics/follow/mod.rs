@@ -330,6 +330,7 @@ impl Router {
         let has_room =
             has_room && (!is_kept || history.messages.iter().all(|message| apply(message, state)));
         if !has_room {
+            state.cluster().again = true;
             return self.needs.push(Need::Retry(Name::from(topic.name.as_ref())));
         }
         if is_kept && state.offset < history.top.offset {
