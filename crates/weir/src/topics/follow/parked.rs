@@ -230,6 +230,9 @@ impl Router {
     /// A topic of the cluster has ended: what it holds goes, and the broker forgets this node.
     pub(in crate::topics) fn leave_broker(&self, topic: &Topic, state: &mut State) {
         self.drop_held(state);
+        // Nobody waits for an answer any more: a subscription that waits keeps its topic.
+        let cancelled = std::mem::take(&mut state.cluster().parked).len();
+        self.parked.fetch_sub(cancelled, Ordering::Relaxed);
         let extra = state.extra_mut();
         extra.ring.begin_behind(0, &self.retained);
         extra.tick.forget(0);
