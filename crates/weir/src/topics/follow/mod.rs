@@ -287,6 +287,8 @@ impl Router {
         if state.cluster().phase == Phase::Joining {
             state.cluster().phase = Phase::Apart;
             self.drop_held(&mut state);
+            // The broker may have carried the join out.
+            self.needs.push(Need::Leave(Name::from(topic.name.as_ref())));
         }
         let is_followed = state.cluster().phase == Phase::CatchingUp;
         self.end_if_idle(&topic, &mut state);
