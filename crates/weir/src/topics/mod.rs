@@ -460,14 +460,15 @@ impl Router {
         state.is_unattended = is_unattended;
         if !is_unattended {
             self.unattended.fetch_sub(1, Ordering::Relaxed);
-        } else if self.unattended.fetch_add(1, Ordering::Relaxed) >= self.unattended_max
-            && let Some(extra) = &mut state.extra
-        {
+        } else if self.unattended.fetch_add(1, Ordering::Relaxed) >= self.unattended_max {
             // There are too many unattended topics, so this one retains nothing.
-            extra.ring.give_up(&self.retained);
-            extra.tick = Tick::default();
-        }
-        if is_unattended && topic.class.is_cluster {
+            let offset = state.offset;
+            if let Some(extra) = &mut state.extra {
+                extra.ring.give_up(&self.retained);
+                extra.ring.begin_behind(offset, &self.retained);
+                extra.tick.forget(offset);
+            }
+        } else if is_unattended && topic.class.is_cluster {
             self.linger(topic, state);
         }
     }
