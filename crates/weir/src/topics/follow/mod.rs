@@ -164,12 +164,12 @@ impl Router {
                     return self.check(topic, state);
                 }
                 // Without retention nobody can fill the gap: the offsets tell subscribers of it.
-                self.counters.count_followed(Following::Lost, missing);
                 if self.apply(topic, state, &message, Source::Live) == Outcome::NoRoom {
                     self.hold(topic, state, epoch, message);
                     state.cluster().phase = Phase::CatchingUp;
-                    self.needs.push(Need::Retry(Name::from(topic.name.as_ref())));
+                    return self.needs.push(Need::Retry(Name::from(topic.name.as_ref())));
                 }
+                self.counters.count_followed(Following::Lost, missing);
             }
         }
     }
@@ -315,7 +315,10 @@ impl Router {
                 true
             }
             epoch if epoch != history.top.epoch => {
-                let offset = history.began.max(history.first - 1);
+                let offset = match is_kept {
+                    true => history.began.max(history.first - 1),
+                    false => history.top.offset,
+                };
                 self.replace_epoch(topic, state, Position { epoch: history.top.epoch, offset })
             }
             epoch if is_kept && history.first > state.offset + 1 => {
