@@ -162,7 +162,7 @@ impl Tick {
 
     /// Begins the next tick.
     fn begin(&mut self, sent: u64) {
-        *self = Tick { sent, ..Tick::default() };
+        *self = Tick { sent, is_listed: self.is_listed, ..Tick::default() };
     }
 }
 
@@ -270,9 +270,13 @@ impl Router {
     fn end_next_tick(&self, ticker: &Ticker) -> bool {
         let Some(topic) = ticker.take() else { return false };
         let mut state = topic.lock();
-        if !state.ended && !self.end_tick(&topic, &mut state) {
-            self.counters.count_tick_deferred();
-            ticker.list(Arc::clone(&topic));
+        if !state.ended {
+            if self.end_tick(&topic, &mut state) {
+                state.extra_mut().tick.is_listed = false;
+            } else {
+                self.counters.count_tick_deferred();
+                ticker.list(Arc::clone(&topic));
+            }
         }
         self.end_if_idle(&topic, &mut state);
         drop(state);
@@ -285,6 +289,11 @@ impl Router {
     pub(super) fn end_tick(&self, topic: &Arc<Topic>, state: &mut State) -> bool {
         let shift = state.shift();
         let Some(extra) = &mut state.extra else { return true };
+        if extra.tick.is_empty() {
+            // It has left early.
+            extra.tick.begin(state.offset);
+            return true;
+        }
         let expired = extra.tick.expire(Nanos::now(), &self.hasher);
         self.counters.count_expired(expired as u64 * u64::from(state.counts.total()));
         let messages: Vec<_> = extra.tick.messages.iter().flatten().cloned().collect();
