@@ -4,6 +4,8 @@
 //! `worker` runs what topics need; `events` takes what the broker tells.
 
 mod events;
+#[cfg(test)]
+mod tests;
 mod worker;
 
 use std::io;
@@ -41,6 +43,8 @@ pub(crate) struct ClusterSettings {
     pub(crate) leave_delay: Duration,
     /// How often the newest positions of the topics are compared with the broker's.
     pub(crate) compare_interval: Duration,
+    /// Of the chance that spreads these comparisons: nodes that start together do not ask together.
+    pub(crate) seed: u64,
 }
 
 /// Opens the Redis that the configuration names; `None`: it names none, and this node works alone.
@@ -94,6 +98,7 @@ impl ClusterSettings {
             },
             leave_delay: cluster.leave_delay,
             compare_interval: Duration::from_secs(30),
+            seed: rand::random(),
         }
     }
 }

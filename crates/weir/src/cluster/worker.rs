@@ -6,13 +6,15 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
 use tokio::sync::Semaphore;
 use tokio::time::sleep;
 use tracing::debug;
 use weir_broker::{Error, HistoryQuery, Name};
 use weir_engine::Nanos;
 
-use super::Cluster;
+use super::{Cluster, ClusterSettings};
 use crate::topics::{Need, Router};
 
 /// Starts the tasks of a node. They end when the cluster is dropped.
@@ -153,13 +155,11 @@ async fn leave(cluster: Weak<Cluster>) {
 
 /// Compares the newest positions of the topics with the broker's, which also renews them there.
 async fn compare(cluster: Weak<Cluster>) {
+    let settings = cluster.upgrade().map(|cluster| cluster.settings.clone());
+    let Some(ClusterSettings { compare_interval, seed, .. }) = settings else { return };
+    let mut dice = StdRng::seed_from_u64(seed);
     loop {
-        let Some(interval) = cluster.upgrade().map(|cluster| cluster.settings.compare_interval)
-        else {
-            return;
-        };
-        // Nodes that start together do not ask together.
-        sleep(interval.mul_f64(0.75 + rand::random::<f64>() / 2.0)).await;
+        sleep(compare_interval.mul_f64(dice.random_range(0.75..1.25))).await;
         let Some(cluster) = cluster.upgrade() else { return };
         for part in cluster.router.followed().chunks(JOINS_MAX) {
             match cluster.broker.tops(part.to_vec()).await {

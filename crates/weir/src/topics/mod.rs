@@ -35,7 +35,7 @@ use crate::observe::counters::Counters;
 pub(crate) use classes::{Class, Classes};
 use counts::ShardCounts;
 use follow::{ClusterTopic, Needs};
-pub(crate) use follow::{Envelope, Followed, Need};
+pub(crate) use follow::{Envelope, Followed, Need, SeededBug};
 use formats::Formats;
 pub(crate) use formats::SharedFormats;
 pub(crate) use history::{History, Range};
@@ -75,6 +75,8 @@ pub(crate) struct Router {
     /// Subscriptions that wait for the broker.
     parked: AtomicUsize,
     broker_lost: AtomicBool,
+    #[cfg(test)]
+    seeded_bug: std::sync::OnceLock<SeededBug>,
     /// Bytes of one replay chunk.
     chunk_bytes_max: usize,
     budget: Arc<Budget>,
@@ -211,6 +213,8 @@ impl Router {
             lingering: Mutex::default(),
             parked: AtomicUsize::new(0),
             broker_lost: AtomicBool::new(false),
+            #[cfg(test)]
+            seeded_bug: std::sync::OnceLock::new(),
             chunk_bytes_max: config.connection.low_watermark_bytes,
             budget,
             counters,

@@ -15,7 +15,7 @@ use weir_wire::format::Format;
 use weir_wire::v1::{Position, Subscribed, Unsubscribed, server_message::Kind};
 
 use super::follow::Entry;
-use super::{Extra, Router, State, Topic, lock, validate_name};
+use super::{Extra, Router, SeededBug, State, Topic, lock, validate_name};
 use crate::base::frames;
 use crate::base::model::SubscribeError;
 use crate::observe::counters::ResumeOutcome;
@@ -209,6 +209,11 @@ impl Router {
         parked: Option<u32>,
     ) {
         state.formats.add(format);
+        let position =
+            position.map(|position| match self.is_seeded(SeededBug::ResumeAcrossEpochs) {
+                true => Position { epoch: state.epoch, ..position },
+                false => position,
+            });
         let missed = position.map(|position| topic.missed(state, position));
         if let Some(Missed::Since(offset)) = missed {
             let from = (offset, ResumeOutcome::Recovered);

@@ -15,6 +15,7 @@
 mod envelope;
 mod needs;
 mod parked;
+mod seeded_bug;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -33,6 +34,7 @@ pub(crate) use needs::{Need, Needs};
 pub(super) use parked::Entry;
 pub(crate) use parked::Followed;
 use parked::Parked;
+pub(crate) use seeded_bug::SeededBug;
 
 /// How far this node follows a topic of the cluster.
 ///
@@ -158,7 +160,7 @@ impl Router {
             Phase::Live => {
                 let missing = message.offset - state.offset - 1;
                 let is_kept = topic.class.retention.is_some();
-                if missing > 0 && is_kept {
+                if missing > 0 && is_kept && !self.is_seeded(SeededBug::UnfilledGap) {
                     self.counters.count_followed(Following::Gap, 1);
                     self.hold(topic, state, epoch, message);
                     return self.check(topic, state);
@@ -249,6 +251,8 @@ impl Router {
             let stripe = lock(stripe);
             topics.extend(stripe.iter().filter(|topic| topic.class.is_cluster).cloned());
         }
+        // The order of a table is random; a simulation has to repeat.
+        topics.sort_unstable_by_key(|topic| topic.id);
         topics
     }
 
@@ -314,6 +318,10 @@ impl Router {
                 self.begin_epoch(state, Position { epoch: history.top.epoch, offset: begin });
                 true
             }
+            epoch if epoch != history.top.epoch && self.is_seeded(SeededBug::UntoldEpoch) => {
+                state.epoch = history.top.epoch;
+                true
+            }
             epoch if epoch != history.top.epoch => {
                 let offset = match is_kept {
                     true => history.began.max(history.first - 1),
@@ -368,6 +376,10 @@ impl Router {
     /// Applies what waited. Then the topic is live, if nothing is missing.
     fn apply_held(&self, topic: &Arc<Topic>, state: &mut State) {
         let is_kept = topic.class.retention.is_some();
+        #[cfg(test)]
+        if self.joins_late(topic, state) {
+            return;
+        }
         while let Some((epoch, message)) = state.cluster().held.pop_front() {
             let missing = message.offset.saturating_sub(state.offset + 1);
             let is_new = epoch == state.epoch && message.offset > state.offset;

@@ -119,6 +119,28 @@ proptest! {
     }
 }
 
+impl Router {
+    /// Whether nothing is left: no topic, no id, nothing that waits.
+    pub(crate) fn check_empty(&self) -> Result<(), String> {
+        let lingering = lock(&self.lingering).len();
+        let counts = [
+            ("topics", self.topic_count()),
+            ("ids", self.ids.in_use()),
+            ("names", self.stripes.iter().map(|stripe| lock(stripe).len()).sum()),
+            ("topics that linger", lingering),
+            ("parked subscriptions", self.parked.load(Ordering::Relaxed)),
+            ("unattended topics", self.unattended.load(Ordering::Relaxed)),
+            ("retained messages", self.retained.messages()),
+            ("retained bytes", self.retained.bytes()),
+            ("resumes", usize::from(!self.resumes.is_empty())),
+        ];
+        match counts.into_iter().find(|(_, count)| *count > 0) {
+            Some((what, count)) => Err(format!("{count} {what} are left")),
+            None => Ok(()),
+        }
+    }
+}
+
 /// All subscribers leave: no topic, no id, no credit remains.
 fn end(router: &Router, shards: &mut [Shard]) {
     let run = |shards: &mut [Shard]| loop {
