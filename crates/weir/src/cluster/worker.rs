@@ -15,7 +15,7 @@ use weir_broker::{Error, HistoryQuery, Name};
 use weir_engine::Nanos;
 
 use super::{Cluster, ClusterSettings};
-use crate::topics::{Need, Router};
+use crate::topics::{Need, Question, Router};
 
 /// Starts the tasks of a node. They end when the cluster is dropped.
 pub(super) fn start(cluster: &Arc<Cluster>) {
@@ -34,12 +34,15 @@ async fn run(cluster: Weak<Cluster>, router: Arc<Router>) {
     }
 }
 
+/// A read: topic, behind which offset, and the number of the question.
+type Read = (Name, u64, Question);
+
 /// Needs of one batch, taken apart.
 #[derive(Default)]
 struct Batch {
-    joins: Vec<Name>,
+    joins: Vec<(Name, Question)>,
     leaves: Vec<Name>,
-    reads: Vec<(Name, u64)>,
+    reads: Vec<Read>,
     retries: Vec<Name>,
 }
 
@@ -47,16 +50,16 @@ async fn carry_out(cluster: &Arc<Cluster>, needs: Vec<Need>, reads: &Arc<Semapho
     let mut batch = Batch::default();
     for need in needs {
         match need {
-            Need::Join(topic) => {
+            Need::Join(topic, question) => {
                 // What is left here is left before it is joined again.
                 leave_now(cluster, &mut batch.leaves).await;
-                batch.joins.push(topic);
+                batch.joins.push((topic, question));
             }
             Need::Leave(topic) => {
                 join_now(cluster, &mut batch, reads).await;
                 batch.leaves.push(topic);
             }
-            Need::Read(topic, after) => batch.reads.push((topic, after)),
+            Need::Read(topic, after, question) => batch.reads.push((topic, after, question)),
             Need::Retry(topic) => batch.retries.push(topic),
         }
     }
@@ -91,24 +94,26 @@ async fn join_now(cluster: &Arc<Cluster>, batch: &mut Batch, reads: &Arc<Semapho
     if batch.joins.is_empty() {
         return;
     }
-    let topics = std::mem::take(&mut batch.joins);
-    match cluster.broker.join(topics.clone()).await {
+    let joins = std::mem::take(&mut batch.joins);
+    let topics = joins.iter().map(|(topic, _)| Name::clone(topic)).collect();
+    let first = joins.into_iter().map(|(topic, question)| (topic, 0, question));
+    let first: Vec<Read> = first.collect();
+    match cluster.broker.join(topics).await {
         Ok(()) => {
-            for part in topics.chunks(QUERIES_MAX) {
-                let part = part.iter().map(|topic| (Name::clone(topic), 0)).collect();
-                read_soon(cluster, part, reads).await;
+            for part in first.chunks(QUERIES_MAX) {
+                read_soon(cluster, part.to_vec(), reads).await;
             }
         }
-        Err(error) => fail(cluster, topics.into_iter().map(|topic| (topic, 0)).collect(), &error),
+        Err(error) => fail(cluster, first, &error),
     }
 }
 
 /// Begins a read; waits only while too many run.
-async fn read_soon(cluster: &Arc<Cluster>, topics: Vec<(Name, u64)>, reads: &Arc<Semaphore>) {
+async fn read_soon(cluster: &Arc<Cluster>, topics: Vec<Read>, reads: &Arc<Semaphore>) {
     let Ok(permit) = Arc::clone(reads).acquire_owned().await else { return };
     let cluster = Arc::clone(cluster);
     tokio::spawn(async move {
-        let query = |(topic, after): &(Name, u64)| HistoryQuery {
+        let query = |(topic, after, _): &Read| HistoryQuery {
             topic: Name::clone(topic),
             after: *after,
             messages_max: PAGE_MAX,
@@ -117,8 +122,8 @@ async fn read_soon(cluster: &Arc<Cluster>, topics: Vec<(Name, u64)>, reads: &Arc
         drop(permit);
         match answer {
             Ok(histories) => {
-                for ((topic, _), history) in topics.iter().zip(&histories) {
-                    cluster.router.handle_history(topic, history);
+                for ((topic, _, question), history) in topics.iter().zip(&histories) {
+                    cluster.router.handle_history(topic, *question, history);
                 }
             }
             Err(error) => fail(&cluster, topics, &error),
@@ -127,16 +132,16 @@ async fn read_soon(cluster: &Arc<Cluster>, topics: Vec<(Name, u64)>, reads: &Arc
 }
 
 /// Tells topics that the broker has not answered; those that are followed are read again later.
-fn fail(cluster: &Arc<Cluster>, topics: Vec<(Name, u64)>, error: &Error) {
+fn fail(cluster: &Arc<Cluster>, topics: Vec<Read>, error: &Error) {
     debug!(%error, topics = topics.len(), "the broker did not tell what topics hold");
     let router = Arc::clone(&cluster.router);
-    let again: Vec<(Name, u64)> =
-        topics.into_iter().filter(|(topic, _)| router.handle_failure(topic)).collect();
+    let is_asked = |(topic, _, question): &Read| router.handle_failure(topic, *question);
+    let again: Vec<Read> = topics.into_iter().filter(is_asked).collect();
     if !again.is_empty() {
         tokio::spawn(async move {
             sleep(FAILURE_DELAY).await;
-            for (topic, after) in again {
-                router.needs().push(Need::Read(topic, after));
+            for (topic, after, question) in again {
+                router.needs().push(Need::Read(topic, after, question));
             }
         });
     }

@@ -35,7 +35,7 @@ use crate::observe::counters::Counters;
 pub(crate) use classes::{Class, Classes};
 use counts::ShardCounts;
 use follow::{ClusterTopic, Needs};
-pub(crate) use follow::{Envelope, Followed, Need, SeededBug};
+pub(crate) use follow::{Envelope, Followed, Need, Question, SeededBug};
 use formats::Formats;
 pub(crate) use formats::SharedFormats;
 pub(crate) use history::{History, Range};

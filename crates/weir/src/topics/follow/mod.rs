@@ -30,7 +30,7 @@ use crate::base::clock::unix_millis;
 use crate::base::mailboxes::Publisher;
 use crate::observe::counters::Following;
 pub(crate) use envelope::Envelope;
-pub(crate) use needs::{Need, Needs};
+pub(crate) use needs::{Need, Needs, Question};
 pub(super) use parked::Entry;
 pub(crate) use parked::Followed;
 use parked::Parked;
@@ -46,6 +46,10 @@ pub(super) struct ClusterTopic {
     held: VecDeque<(u64, Received)>,
     /// Connections that wait for the topic.
     parked: Vec<Parked>,
+    /// The question whose answer the topic waits for.
+    asked: Option<Question>,
+    /// A retry is under way.
+    is_retrying: bool,
     /// Something may have been missed since the last read began.
     again: bool,
     /// Offset and shift give the order of a message on this node: see `TopicMessage::shift`.
@@ -90,6 +94,8 @@ impl ClusterTopic {
             phase: Phase::Apart,
             held: VecDeque::new(),
             parked: Vec::new(),
+            asked: None,
+            is_retrying: false,
             again: false,
             shift: 0,
             empty_since: Nanos::default(),
@@ -169,10 +175,32 @@ impl Router {
                 if self.apply(topic, state, &message, Source::Live) == Outcome::NoRoom {
                     self.hold(topic, state, epoch, message);
                     state.cluster().phase = Phase::CatchingUp;
-                    return self.needs.push(Need::Retry(Name::from(topic.name.as_ref())));
+                    return self.retry(topic, state);
                 }
                 self.counters.count_followed(Following::Lost, missing);
             }
+        }
+    }
+
+    /// Joins the topic at the broker, and reads it.
+    fn join(&self, topic: &Topic, state: &mut State) {
+        let question = self.needs.question();
+        state.cluster().phase = Phase::Joining;
+        state.cluster().asked = Some(question);
+        self.needs.push(Need::Join(Name::from(topic.name.as_ref()), question));
+    }
+
+    /// Reads what the broker keeps behind what the topic has.
+    fn read(&self, topic: &Topic, state: &mut State) {
+        let question = self.needs.question();
+        state.cluster().asked = Some(question);
+        self.needs.push(Need::Read(Name::from(topic.name.as_ref()), state.offset, question));
+    }
+
+    /// Goes on soon, where a mailbox or the budget has no room now.
+    fn retry(&self, topic: &Topic, state: &mut State) {
+        if !std::mem::replace(&mut state.cluster().is_retrying, true) {
+            self.needs.push(Need::Retry(Name::from(topic.name.as_ref())));
         }
     }
 
@@ -203,13 +231,12 @@ impl Router {
 
     /// Asks the broker what has been accepted, unless that is under way.
     fn check(&self, topic: &Topic, state: &mut State) {
-        let offset = state.offset;
         let cluster = state.cluster();
         match cluster.phase {
             Phase::Live => {
                 cluster.phase = Phase::CatchingUp;
                 cluster.again = false;
-                self.needs.push(Need::Read(Name::from(topic.name.as_ref()), offset));
+                self.read(topic, state);
             }
             Phase::Joining | Phase::CatchingUp => cluster.again = true,
             Phase::Apart => {}
@@ -281,15 +308,16 @@ impl Router {
 
     /// The broker could not be asked: connections that wait are told so. Returns whether the broker
     /// is to be asked again, because the topic has been followed before.
-    pub(crate) fn handle_failure(&self, name: &str) -> bool {
+    pub(crate) fn handle_failure(&self, name: &str, question: Question) -> bool {
         let Some(topic) = self.find(name) else { return false };
         let mut state = topic.lock();
-        if state.ended || !topic.class.is_cluster {
+        if state.ended || !topic.class.is_cluster || state.cluster().asked != Some(question) {
             return false;
         }
         self.refuse_parked(&topic, &mut state);
         if state.cluster().phase == Phase::Joining {
             state.cluster().phase = Phase::Apart;
+            state.cluster().asked = None;
             self.drop_held(&mut state);
             // The broker may have carried the join out.
             self.needs.push(Need::Leave(Name::from(topic.name.as_ref())));
@@ -300,12 +328,13 @@ impl Router {
     }
 
     /// What the broker keeps of a topic, as asked for by [`Need::Join`] and [`Need::Read`].
-    pub(crate) fn handle_history(&self, name: &str, history: &History) {
+    pub(crate) fn handle_history(&self, name: &str, question: Question, history: &History) {
         let Some(topic) = self.find(name) else { return };
         let mut state = topic.lock();
-        if state.ended || !topic.class.is_cluster {
+        if state.ended || !topic.class.is_cluster || state.cluster().asked != Some(question) {
             return;
         }
+        state.cluster().asked = None;
         self.follow_history(&topic, &mut state, history);
         self.end_if_idle(&topic, &mut state);
     }
@@ -344,12 +373,11 @@ impl Router {
             has_room && (!is_kept || history.messages.iter().all(|message| apply(message, state)));
         if !has_room {
             state.cluster().again = true;
-            return self.needs.push(Need::Retry(Name::from(topic.name.as_ref())));
+            return self.retry(topic, state);
         }
         if is_kept && state.offset < history.top.offset {
             // A page more, or messages that the broker has let go of meanwhile.
-            let offset = state.offset;
-            return self.needs.push(Need::Read(Name::from(topic.name.as_ref()), offset));
+            return self.read(topic, state);
         }
         self.apply_held(topic, state);
     }
@@ -361,14 +389,14 @@ impl Router {
         if state.ended || !topic.class.is_cluster {
             return;
         }
-        match state.cluster().phase {
+        state.cluster().is_retrying = false;
+        let (phase, asked) = (state.cluster().phase, state.cluster().asked);
+        match phase {
             Phase::Apart => {}
             Phase::Live => self.answer_parked(&topic, &mut state),
-            Phase::Joining => {
-                let offset = state.offset;
-                self.needs.push(Need::Read(Name::from(topic.name.as_ref()), offset));
-            }
-            Phase::CatchingUp => self.apply_held(&topic, &mut state),
+            // What is read goes on by itself.
+            Phase::Joining | Phase::CatchingUp if asked.is_some() => {}
+            Phase::Joining | Phase::CatchingUp => self.apply_held(&topic, &mut state),
         }
         self.end_if_idle(&topic, &mut state);
     }
@@ -389,15 +417,14 @@ impl Router {
             } else if is_new {
                 if self.apply(topic, state, &message, Source::Live) == Outcome::NoRoom {
                     state.cluster().held.push_front((epoch, message));
-                    return self.needs.push(Need::Retry(Name::from(topic.name.as_ref())));
+                    return self.retry(topic, state);
                 }
                 self.counters.count_followed(Following::Lost, missing);
             }
             self.give_back(&message);
         }
         if std::mem::take(&mut state.cluster().again) {
-            let offset = state.offset;
-            return self.needs.push(Need::Read(Name::from(topic.name.as_ref()), offset));
+            return self.read(topic, state);
         }
         state.cluster().phase = Phase::Live;
         self.answer_parked(topic, state);

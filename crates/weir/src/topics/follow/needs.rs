@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::Notify;
 use weir_broker::Name;
@@ -12,14 +13,18 @@ use crate::topics::lock;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Need {
     /// Join the topic, and then read from the first kept message on.
-    Join(Name),
+    Join(Name, Question),
     /// Read what is kept above this offset.
-    Read(Name, u64),
+    Read(Name, u64, Question),
     /// Leave the topic.
     Leave(Name),
     /// Call [`Router::go_on`](super::Router::go_on) soon: a mailbox or the budget had no room.
     Retry(Name),
 }
+
+/// Tells the answers apart that a topic may get: it takes only the one that it waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Question(u64);
 
 /// The requests of all topics, in the order in which they came.
 ///
@@ -28,9 +33,15 @@ pub(crate) enum Need {
 pub(crate) struct Needs {
     list: Mutex<VecDeque<Need>>,
     filled: Notify,
+    questions: AtomicU64,
 }
 
 impl Needs {
+    /// A question that nobody has asked before.
+    pub(super) fn question(&self) -> Question {
+        Question(self.questions.fetch_add(1, Ordering::Relaxed))
+    }
+
     pub(crate) fn push(&self, need: Need) {
         lock(&self.list).push_back(need);
         self.filled.notify_one();

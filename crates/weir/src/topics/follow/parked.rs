@@ -117,8 +117,7 @@ impl Router {
         self.parked.fetch_add(1, Ordering::Relaxed);
         state.cluster().parked.push(Parked { conn, number, format, position });
         if phase == Phase::Apart {
-            state.cluster().phase = Phase::Joining;
-            self.needs.push(Need::Join(Name::from(topic.name.as_ref())));
+            self.join(topic, state);
         } else {
             self.check(topic, state);
         }
@@ -130,10 +129,9 @@ impl Router {
         if state.cluster().parked.is_empty() {
             return;
         }
-        let retry = || self.needs.push(Need::Retry(Name::from(topic.name.as_ref())));
         // They may have seen what another node's tick has sent already.
         if topic.class.tick.is_some() && !self.end_tick(topic, state) {
-            return retry();
+            return self.retry(topic, state);
         }
         while let Some(parked) = state.cluster().parked.pop() {
             let Parked { conn, number, format, position } = parked;
@@ -141,7 +139,7 @@ impl Router {
                 let mailbox = &self.mailboxes[conn.shard()];
                 let Some(credit) = mailbox.try_credit(CreditKind::Control) else {
                     state.cluster().parked.push(parked);
-                    return retry();
+                    return self.retry(topic, state);
                 };
                 self.enter(credit, conn, (topic, state), (format, position), Some(number));
             }
