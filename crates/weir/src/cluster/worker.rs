@@ -84,9 +84,15 @@ async fn leave_now(cluster: &Cluster, leaves: &mut Vec<Name>) {
     if leaves.is_empty() {
         return;
     }
-    // A topic that is still joined at the broker costs messages that nobody here wants, no more.
-    if let Err(error) = cluster.broker.leave(std::mem::take(leaves)).await {
+    let leaves = std::mem::take(leaves);
+    if let Err(error) = cluster.broker.leave(leaves.clone()).await {
+        // A topic that is still joined at the broker costs messages that nobody here wants, no more.
         debug!(%error, "the broker was not told which topics this node leaves");
+        let router = Arc::clone(&cluster.router);
+        tokio::spawn(async move {
+            sleep(FAILURE_DELAY).await;
+            leaves.iter().for_each(|topic| router.leave_again(topic));
+        });
     }
 }
 

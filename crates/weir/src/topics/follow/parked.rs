@@ -1,6 +1,7 @@
 //! Subscribers that wait until a topic of the cluster can answer them, and topics that wait for
 //! subscribers to come back.
 
+use std::hash::BuildHasher;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -222,6 +223,26 @@ impl Router {
                 cluster.lingers = false;
                 self.end_if_idle(&topic, &mut state);
             }
+        }
+    }
+
+    /// The broker may not have heard that this node has left a topic: it is told again, unless the
+    /// topic is wanted meanwhile.
+    pub(crate) fn leave_again(&self, name: &Name) {
+        let hash = self.hasher.hash_one(name.as_ref());
+        let topic = {
+            let stripe = lock(self.stripe(hash));
+            let found = stripe.find(hash, |topic| topic.name.as_ref() == name.as_ref());
+            let Some(topic) = found else {
+                // Under this lock, so that a join comes behind it.
+                return self.needs.push(Need::Leave(Name::clone(name)));
+            };
+            Arc::clone(topic)
+        };
+        let mut state = topic.lock();
+        // One that has ended meanwhile has told so itself, or was apart as well.
+        if state.cluster().phase == Phase::Apart && !state.ended {
+            self.needs.push(Need::Leave(Name::clone(name)));
         }
     }
 
