@@ -103,6 +103,12 @@ impl ClusterSettings {
     }
 }
 
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.router.needs().close();
+    }
+}
+
 impl Cluster {
     /// Called within a tokio runtime. The tasks end with the last reference.
     pub(crate) fn start(

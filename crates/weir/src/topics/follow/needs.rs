@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tokio::sync::Notify;
 use weir_broker::Name;
@@ -34,6 +34,7 @@ pub(crate) struct Needs {
     list: Mutex<VecDeque<Need>>,
     filled: Notify,
     questions: AtomicU64,
+    is_closed: AtomicBool,
 }
 
 impl Needs {
@@ -47,7 +48,13 @@ impl Needs {
         self.filled.notify_one();
     }
 
-    /// Waits until there is a need, and takes some, at most `limit`.
+    /// Nobody carries them out any more.
+    pub(crate) fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
+        self.filled.notify_one();
+    }
+
+    /// Waits until there is a need, and takes some, at most `limit`; none after [`Needs::close`].
     pub(crate) async fn take(&self, limit: usize) -> Vec<Need> {
         loop {
             let taken: Vec<Need> = {
@@ -60,7 +67,7 @@ impl Needs {
                 }
                 taken
             };
-            if !taken.is_empty() {
+            if !taken.is_empty() || self.is_closed.load(Ordering::Acquire) {
                 return taken;
             }
             self.filled.notified().await;
