@@ -56,5 +56,6 @@ fn to_room<'a>(room: &'a str, line: &'a str) -> Publication<'a> {
         key: "",
         ttl: Some(Duration::from_secs(5)),
         sender: None,
+        idempotency_key: None,
     }
 }

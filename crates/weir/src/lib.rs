@@ -16,8 +16,8 @@ mod topics;
 mod udp;
 
 pub use crate::base::model::{
-    Accepted, AuthKind, NodesReached, Payload, Publication, PublishError, Target, TopicInfo,
-    TopicNameError,
+    Accepted, AuthKind, IdempotencyKey, NodesReached, Payload, Publication, PublishError, Target,
+    TopicInfo, TopicNameError,
 };
 pub use crate::core::events::{Event, EventFilter, EventKind, Events, EventsEnd};
 pub use crate::core::handle::{

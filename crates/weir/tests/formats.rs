@@ -341,6 +341,7 @@ async fn publish(gateway: &Gateway, topic: &str, numbers: std::ops::Range<u64>) 
             key: &key,
             ttl: None,
             sender: None,
+            idempotency_key: None,
         };
         gateway.handle().publish(&publication).unwrap();
         // Others have their turn: ticks end in between.

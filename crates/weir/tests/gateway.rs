@@ -18,6 +18,7 @@ fn text<'a>(target: Target<'a>, text: &'a str) -> Publication<'a> {
         key: "",
         ttl: None,
         sender: None,
+        idempotency_key: None,
     }
 }
 

@@ -36,6 +36,7 @@ impl Tally {
             key: "",
             ttl: None,
             sender: None,
+            idempotency_key: None,
         };
         match gateway.handle().publish(&publication) {
             Ok(_) => {}

@@ -32,6 +32,7 @@ fn publish(gateway: &Gateway, key: &str, text: &str) -> Result<Accepted, Publish
         key,
         ttl: None,
         sender: None,
+        idempotency_key: None,
     });
     publishing.map(|publishing| publishing.accepted().expect("there is no broker"))
 }
@@ -165,6 +166,7 @@ async fn what_is_beyond_a_class_is_refused_with_its_limit() {
         key: "",
         ttl: None,
         sender: None,
+        idempotency_key: None,
     };
     for _ in 0..10 {
         gateway.handle().publish(&other).unwrap();

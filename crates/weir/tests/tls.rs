@@ -89,6 +89,7 @@ fn text(target: Target<'_>) -> Publication<'_> {
         key: "",
         ttl: None,
         sender: None,
+        idempotency_key: None,
     }
 }
 

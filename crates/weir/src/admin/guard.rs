@@ -57,13 +57,15 @@ impl Guard {
     /// permits everything. `needed`: the right that a service must have; `None`: no service may
     /// ask.
     ///
+    /// The service that the token belongs to; `None`: the operator's, or none is needed.
+    ///
     /// Cost: constant time: it does not depend on how much of the token is right.
     pub(super) fn check_token(
         &self,
         headers: &HeaderMap,
         needed: Option<Right>,
-    ) -> Result<(), Problem> {
-        let Some(callers) = &self.callers else { return Ok(()) };
+    ) -> Result<Option<&str>, Problem> {
+        let Some(callers) = &self.callers else { return Ok(None) };
         let token = match bearer_token(headers) {
             Ok(Some(token)) => Some(token),
             Ok(None) | Err(NoToken::Several) => {
@@ -75,9 +77,9 @@ impl Guard {
             Err(NoToken::Malformed) => None,
         };
         match token.and_then(|token| callers.find(token.as_bytes())) {
-            Some(Caller::Admin) => Ok(()),
+            Some(Caller::Admin) => Ok(None),
             Some(Caller::Service { name, may }) => match needed {
-                Some(right) if may.contains(&right) => Ok(()),
+                Some(right) if may.contains(&right) => Ok(Some(name)),
                 Some(right) => Err(Problem::forbidden(format!(
                     "the token of service {name:?} lacks the right {:?} (auth.services, may)",
                     right.name()
@@ -232,7 +234,9 @@ mod tests {
         if let Some(header) = header {
             headers.insert(AUTHORIZATION, header.parse().unwrap());
         }
-        let checked = Guard::new(&admin, &services).check_token(&headers, needed);
+        let guard = Guard::new(&admin, &services);
+        let checked = guard.check_token(&headers, needed);
+        let checked = checked.map(|_| ());
         checked.map_err(|problem| problem.into_response().status().as_u16())
     }
 

@@ -10,7 +10,9 @@ use super::device_list::{ImportedView, StoredPageView};
 use super::ready;
 use super::views::{ConnectionView, ConnectionsView, DeviceView, TopicsView};
 use crate::Part;
-use crate::http::web::openapi::{Description, Operation, limit, text, text_like};
+use crate::http::web::openapi::{
+    Description, IDEMPOTENCY_KEY, Operation, idempotency_key, limit, text, text_like,
+};
 use crate::http::web::problem::Kind;
 use crate::http::web::publish::{Many, Message, Published, Results};
 
@@ -42,6 +44,7 @@ fn write() -> Bytes {
 
 fn publish() -> Operation {
     guarded("publish", "Publish one message, or up to 1,000")
+        .header("Idempotency-Key", IDEMPOTENCY_KEY, idempotency_key())
         .body_of::<Message<'_>, Many<'_>>()
         .answers_with::<Published, Results<'_>>("The outcome, or the outcome of each message")
         .refuses(&BODY)
@@ -52,6 +55,9 @@ fn publish() -> Operation {
             Kind::TooManyTopics,
             Kind::MailboxFull,
             Kind::BudgetExhausted,
+            Kind::InProgress,
+            Kind::Uncertain,
+            Kind::BrokerUnavailable,
         ])
 }
 

@@ -13,6 +13,7 @@ use super::guard::Guard;
 use super::metrics::{Form, Metrics};
 use super::{device_list, events, openapi, ready, views};
 use crate::http::web::body::{self, Room, Whole};
+use crate::http::web::idempotency::{KeyOwner, RequestKey, key_of};
 use crate::http::web::problem::{Kind, Problem};
 use crate::http::web::publish;
 use crate::http::web::query::Query;
@@ -146,9 +147,10 @@ impl Routes {
         }
         let found = self.router.at(head.uri.path()).ok();
         let route = found.as_ref().map(|found| *found.value);
-        if !route.is_some_and(Route::is_open) {
-            self.guard.check_token(&head.headers, route.and_then(Route::right))?;
-        }
+        let service = match route.is_some_and(Route::is_open) {
+            true => None,
+            false => self.guard.check_token(&head.headers, route.and_then(Route::right))?,
+        };
         let (Some(route), Some(found)) = (route, found) else {
             let detail = format!("there is nothing at {:?}", head.uri.path());
             return Err(Problem::new(Kind::NotFound, detail));
@@ -163,7 +165,7 @@ impl Routes {
             return ready::ready(&self.handle, head.uri.query(), is_trusted);
         }
         if method == Method::POST {
-            return self.post(route, id, head, body).await;
+            return self.post(route, (service, id), head, body).await;
         }
         if *method == Method::DELETE {
             Query::parse(head.uri.query(), &[])?;
@@ -172,7 +174,13 @@ impl Routes {
         self.look(route, id, head).await
     }
 
-    async fn post<B>(&self, route: Route, id: &str, head: &Parts, body: B) -> Result<Reply, Problem>
+    async fn post<B>(
+        &self,
+        route: Route,
+        (service, id): (Option<&str>, &str),
+        head: &Parts,
+        body: B,
+    ) -> Result<Reply, Problem>
     where
         B: Body<Data = Bytes>,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -186,17 +194,18 @@ impl Routes {
         body::check_json(&head.headers)?;
         if route == Route::Publish {
             body::check_length(&head.headers)?;
-        }
-        let body = self.read(head, body).await?;
-        if route == Route::Publish {
+            let owner = service.map_or(KeyOwner::Admin, KeyOwner::Service);
+            let key = key_of(&head.headers)?.map(|key| RequestKey::new(owner, key));
+            let body = self.read(head, body).await?;
             // The admin API has few connections, and they end when their peers stop reading.
             let reserve = |_| Ok(());
-            return publish::publish(&body.bytes, reserve, |publication, place| {
+            return publish::publish(&body.bytes, key.as_ref(), reserve, |publication, place| {
                 let publishing = self.handle.publish(publication);
                 publishing.map(Some).map_err(|error| Problem::publish(error, place))
             })
             .await;
         }
+        let body = self.read(head, body).await?;
         views::revoke(&self.handle, id, &body.bytes).await
     }
 

@@ -40,6 +40,18 @@ pub struct Publication<'a> {
     pub ttl: Option<Duration>,
     /// The publishing connection, if a device published the message.
     pub sender: Option<ConnId>,
+    /// Within five minutes a second message to the same target with the same key is not published:
+    /// the answer is that of the first.
+    pub idempotency_key: Option<IdempotencyKey<'a>>,
+}
+
+/// Tells a message that is sent again from a new one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IdempotencyKey<'a> {
+    /// Whose key it is: the keys of two callers do not meet. It has no space.
+    pub caller: &'a str,
+    /// The key.
+    pub key: &'a str,
 }
 
 /// A message was accepted.
@@ -139,12 +151,22 @@ pub enum PublishError {
         "the broker did not answer, so the message may have been published; send it again in {0:?}"
     )]
     Uncertain(Duration),
+    /// A message with the same idempotency key is on its way: its answer can be had after the delay.
+    #[error("a message with this idempotency key is on its way; ask for its answer in {0:?}")]
+    InProgress(Duration),
     /// The broker cannot be reached, and the message was not published.
     #[error("the broker cannot be reached, and the message was not published; try again in {0:?}")]
     BrokerUnavailable(Duration),
     /// The broker has refused the message. The log has its words.
     #[error("the broker refuses the message (the log says why); try again in {0:?}")]
     BrokerRefused(Duration),
+}
+
+impl IdempotencyKey<'_> {
+    /// The key as the broker gets it, which knows no callers.
+    pub(crate) fn for_broker(&self) -> String {
+        format!("{} {}", self.caller, self.key)
+    }
 }
 
 impl PublishError {
@@ -157,6 +179,7 @@ impl PublishError {
             | PublishError::Busy(after)
             | PublishError::BudgetExhausted(after)
             | PublishError::Uncertain(after)
+            | PublishError::InProgress(after)
             | PublishError::BrokerUnavailable(after)
             | PublishError::BrokerRefused(after) => Some(*after),
             PublishError::TopicName(_)

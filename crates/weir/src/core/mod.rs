@@ -4,6 +4,7 @@
 pub(crate) mod adoptions;
 pub(crate) mod events;
 pub(crate) mod handle;
+pub(crate) mod idempotency;
 pub(crate) mod inspect;
 pub(crate) mod node;
 pub(crate) mod publish;

@@ -12,7 +12,7 @@ use crate::auth::Act;
 use crate::base::clock::unix_millis;
 use crate::base::config::Right;
 use crate::base::mailboxes::{self, Credits, Publisher};
-use crate::base::model::{Accepted, Payload, Publication, PublishError, Target};
+use crate::base::model::{Accepted, IdempotencyKey, Payload, Publication, PublishError, Target};
 use crate::cluster::Cluster;
 use crate::core::handle::{FromDevice, Handle, OnPublish, Refusal};
 use crate::core::publishing::Publishing;
@@ -96,6 +96,7 @@ impl Handle {
             content_type: publication.content_type,
             key: publication.key,
             ttl: publication.ttl,
+            idempotency_key: publication.idempotency_key,
             handle: self,
         };
         event.ask(on_publish).map_err(NotPublished::Refused)
@@ -110,18 +111,7 @@ impl SharedState {
         publisher: Publisher,
     ) -> Result<Publishing, PublishError> {
         let publishing = self.route(publication, publisher, |_, _| Ok(()));
-        match &publishing {
-            Ok(publishing) => self.count_accepted(publishing, publication),
-            Err(error) => self.counters().count_refused(RefuseCause::of(error)),
-        }
-        publishing
-    }
-
-    /// A message that waits for the broker is counted when that has answered.
-    fn count_accepted(&self, publishing: &Publishing, publication: &Publication<'_>) {
-        if publishing.accepted().is_some() {
-            self.counters().count_published(PublishTarget::of(&publication.target));
-        }
+        publishing.inspect_err(|error| self.counters().count_refused(RefuseCause::of(error)))
     }
 
     fn check_sender(&self, sender: Option<Sender<'_>>) -> Result<(), NotPublished> {
@@ -141,12 +131,10 @@ impl SharedState {
         if !may_publish_to_all && !matches!(publication.target, Target::Topic(_)) {
             return Err(NotPublished::NotPermitted(NOT_TO_DEVICES.to_owned()));
         }
-        let publishing = self.route(publication, caller.grant.publisher(), |topic, class| {
+        self.route(publication, caller.grant.publisher(), |topic, class| {
             self.permit_class(caller, Act::Publish, topic, class)
                 .map_err(NotPublished::NotPermitted)
-        })?;
-        self.count_accepted(&publishing, publication);
-        Ok(publishing)
+        })
     }
 
     /// `permit` checks the name and class of a topic before anything else happens. Other targets do
@@ -164,13 +152,35 @@ impl SharedState {
                 validate_name(topic, limit).map_err(PublishError::from)?;
                 let destination = self.router.destination(topic);
                 permit(topic, destination.class())?;
-                self.publish_to_topic(topic, destination, &draft()?)?
+                match self.cluster.as_ref().filter(|_| destination.class().is_cluster) {
+                    Some(cluster) => {
+                        self.publish_to_cluster(cluster, topic, destination, &draft()?)?
+                    }
+                    None => self.publish_once(publication, || {
+                        self.publish_to_topic(topic, destination, &draft()?)
+                    })?,
+                }
             }
             Target::Device(_) | Target::All if self.node.is_some() => {
                 self.send_to_nodes(publication.target, &draft()?)?
             }
-            Target::Device(device) => self.publish_to_device(device, |_| true, &draft()?)?.into(),
-            Target::All => self.publish_to_all(&draft()?)?.into(),
+            Target::Device(device) => self.publish_once(publication, || {
+                self.publish_to_device(device, |_| true, &draft()?)
+            })?,
+            Target::All => self.publish_once(publication, || self.publish_to_all(&draft()?))?,
+        })
+    }
+
+    /// Publishes on this node, unless the message's idempotency key is known.
+    fn publish_once(
+        &self,
+        publication: &Publication<'_>,
+        publish: impl FnOnce() -> Result<Accepted, PublishError>,
+    ) -> Result<Publishing, PublishError> {
+        self.idempotency.once(publication, || {
+            let accepted = publish()?;
+            self.counters().count_published(PublishTarget::of(&publication.target));
+            Ok(accepted.into())
         })
     }
 
@@ -179,10 +189,7 @@ impl SharedState {
         topic: &str,
         destination: Destination,
         draft: &Draft<'_>,
-    ) -> Result<Publishing, PublishError> {
-        if let Some(cluster) = self.cluster.as_ref().filter(|_| destination.class().is_cluster) {
-            return self.publish_to_cluster(cluster, topic, destination, draft);
-        }
+    ) -> Result<Accepted, PublishError> {
         let message = |class: &Class, position| draft.topic_message(class, position);
         let routed = self.router.publish(topic, destination, draft.offer(), message);
         let routed = routed.map_err(|error| draft.error(error))?;
@@ -191,7 +198,7 @@ impl SharedState {
             Some(Routed { offset, epoch, .. }) => (Some(offset), Some(epoch)),
             None => (None, None),
         };
-        Ok(Accepted { id: draft.id, offset, epoch, connections, nodes: None }.into())
+        Ok(Accepted { id: draft.id, offset, epoch, connections, nodes: None })
     }
 
     /// Hands a message to the broker. This node's subscribers get it like those of all nodes: from
@@ -205,7 +212,10 @@ impl SharedState {
     ) -> Result<Publishing, PublishError> {
         let admitted = self.router.admit(topic, destination, draft.offer());
         let (connections, retention) = admitted.map_err(|error| draft.error(error))?;
-        let entry = Entry { payload: draft.envelope(), idempotency_key: None };
+        let entry = Entry {
+            payload: draft.envelope(),
+            idempotency_key: draft.idempotency_key.map(|key| key.for_broker().into()),
+        };
         let waiting = cluster.offer(&topic.into(), retention, entry);
         let waiting = waiting.map_err(|_| PublishError::Busy(RETRY_AFTER))?;
         Ok(Publishing::sent(waiting, (draft.id, connections), self.counters()))
@@ -272,6 +282,7 @@ pub(in crate::core) struct Draft<'a> {
     accepted_at: Nanos,
     expires_at: Option<Nanos>,
     publisher: Publisher,
+    idempotency_key: Option<IdempotencyKey<'a>>,
 }
 
 impl<'a> Draft<'a> {
@@ -303,7 +314,8 @@ impl<'a> Draft<'a> {
         }
         let accepted_at = Nanos::now();
         let expires_at = publication.ttl.map(|ttl| accepted_at.after(ttl));
-        Ok(Draft { shared, push, id, accepted_at, expires_at, publisher })
+        let idempotency_key = publication.idempotency_key;
+        Ok(Draft { shared, push, id, accepted_at, expires_at, publisher, idempotency_key })
     }
 
     /// A message that another node has accepted, with what is left of its time to live.
@@ -315,7 +327,7 @@ impl<'a> Draft<'a> {
         let accepted_at = Nanos::now();
         let expires_at = ttl.map(|ttl| accepted_at.after(ttl));
         let (id, publisher) = (push.message_id, Publisher::Backend);
-        Draft { shared, push, id, accepted_at, expires_at, publisher }
+        Draft { shared, push, id, accepted_at, expires_at, publisher, idempotency_key: None }
     }
 
     /// The message as it travels between nodes.

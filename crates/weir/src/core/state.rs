@@ -17,6 +17,7 @@ use crate::base::model::TopicInfo;
 use crate::cluster::{BrokerEvents, Cluster, ClusterSettings, LocalNode, OpenBroker};
 use crate::core::adoptions::PendingAdoptions;
 use crate::core::events::Bus;
+use crate::core::idempotency::Idempotency;
 use crate::core::node::ClusterNode;
 use crate::limits::admission::Admission;
 use crate::limits::http_ledger::HttpShare;
@@ -44,6 +45,8 @@ pub(crate) struct SharedState {
     pub(crate) admission: Arc<Admission>,
     /// The publish rates of each device's requests, over HTTP and by datagram together.
     pub(crate) publish_rates: Rates,
+    /// Keys of messages that the broker does not know.
+    pub(crate) idempotency: Idempotency,
     /// Formats that connections have used.
     pub(crate) formats: SharedFormats,
     /// Present if a listener uses TLS.
@@ -154,6 +157,7 @@ impl SharedState {
                 sockets_max,
             ),
             publish_rates: Rates::new(limits.publishes_per_second, limits.publish_burst),
+            idempotency: Idempotency::new(engine.budget(), limits.idempotency_keys_max),
             formats: SharedFormats::default(),
             tls,
             access_log,

@@ -575,11 +575,12 @@ fn serve(shared: &Arc<SharedState>, spoken: Spoken, edge: Option<&Arc<Edge>>) ->
     }
 }
 
-/// Removes retained messages that are too old.
+/// Removes retained messages and idempotency keys that are too old.
 async fn sweep_rings(shared: Arc<SharedState>) {
     loop {
         sleep(SWEEP_INTERVAL).await;
         shared.router.sweep_rings().await;
+        shared.idempotency.sweep();
     }
 }
 

@@ -154,6 +154,7 @@ impl Front {
             key: &publish.key,
             ttl: None,
             sender: None,
+            idempotency_key: None,
         };
         let device = requester.device.as_deref();
         let sender = (!requester.is_service).then(|| Sender::new(device, Some(source)));

@@ -4,7 +4,6 @@
 //! publishes to the front, and sends the answers when they come.
 
 mod backend;
-mod duplicates;
 mod handler;
 mod own;
 mod thread;

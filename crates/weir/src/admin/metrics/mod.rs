@@ -129,6 +129,7 @@ impl Gateway {
             "Messages not accepted for publishing, by cause.",
             RefuseCause::ALL.map(|cause| ([("cause", cause.name())], front.refused(cause))),
         )?;
+        self.idempotency(to)?;
         to.counters(
             "weir_subscribe_refused",
             "Answers that refused subscriptions, by cause; one for all that a Hello asked for beyond the limit.",
@@ -228,6 +229,25 @@ impl Gateway {
             "weir_retention_refused",
             "Messages that were not kept, because other topics keep as much as they may.",
             retained.refused,
+        )
+    }
+
+    fn idempotency(&self, to: &mut Families<'_>) -> fmt::Result {
+        let counts = self.handle.shared().idempotency.counts();
+        to.gauge(
+            "weir_idempotency_keys",
+            "Idempotency keys that this node remembers.",
+            counts.known as u64,
+        )?;
+        to.counter(
+            "weir_publish_repeated",
+            "Messages that were not published again, as this node knew their idempotency key.",
+            counts.repeated,
+        )?;
+        to.counter(
+            "weir_idempotency_keys_forgotten",
+            "Idempotency keys forgotten before five minutes were over, as there were more than `limits.idempotency_keys_max`.",
+            counts.forgotten,
         )
     }
 

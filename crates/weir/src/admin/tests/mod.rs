@@ -121,6 +121,7 @@ async fn a_body_must_be_json_of_known_and_bounded_length() {
     for (request, body, status, says) in [
         (publish.as_str(), "", 411, r#""field":"Content-Length""#),
         ("POST /v1/publish", "{}", 415, r#""field":"Content-Type""#),
+        (&format!("{publish}\nIdempotency-Key: "), "{}", 400, r#""field":"Idempotency-Key""#),
         (wrong_type, "{}", 415, "application/json"),
         (&too_long, "", 413, "limit of 1048576 bytes"),
         (chunked, &over, 413, "limit of 1048576 bytes"),

@@ -485,6 +485,7 @@ impl Dispatcher {
             key: publish.key,
             ttl: None,
             sender: Some(asker.conn),
+            idempotency_key: None,
         };
         let published = self.handle.publish_as(&self.caller(asker), None, &publication);
         let frame = match published.map_err(Refusal::from) {

@@ -9,7 +9,7 @@ use weir_wire::ErrorCode;
 
 use super::Handle;
 use crate::base::mailboxes::Publisher;
-use crate::base::model::{Payload, Publication, PublishError, Target};
+use crate::base::model::{IdempotencyKey, Payload, Publication, PublishError, Target};
 use crate::core::publishing::Publishing;
 
 /// A message that a device wants to publish.
@@ -28,6 +28,9 @@ pub struct FromDevice<'a> {
     pub key: &'a str,
     /// The message expires after this time. Only HTTP requests set it.
     pub ttl: Option<Duration>,
+    /// Tells a message that is sent again from a new one. [`FromDevice::publish`] looks at it; a
+    /// program that takes the message elsewhere looks itself. Only HTTP requests set it.
+    pub idempotency_key: Option<IdempotencyKey<'a>>,
     pub(crate) handle: &'a Handle,
 }
 
@@ -55,6 +58,7 @@ impl FromDevice<'_> {
             key: self.key,
             ttl: self.ttl,
             sender: self.conn,
+            idempotency_key: self.idempotency_key,
         };
         self.handle.shared().publish(&publication, Publisher::Device)
     }
@@ -88,6 +92,7 @@ impl From<PublishError> for Refusal {
             | PublishError::Busy(_)
             | PublishError::BudgetExhausted(_)
             | PublishError::Uncertain(_)
+            | PublishError::InProgress(_)
             | PublishError::BrokerUnavailable(_)
             | PublishError::BrokerRefused(_) => ErrorCode::Busy,
         };

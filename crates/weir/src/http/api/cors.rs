@@ -92,7 +92,8 @@ impl Cors {
 }
 
 /// The headers that a page may send, beside those that it may always send.
-const ALLOWED_HEADERS: &str = "Authorization, Content-Type, Last-Event-ID, Traceparent, Tracestate";
+const ALLOWED_HEADERS: &str =
+    "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, Traceparent, Tracestate";
 /// The time for which a browser keeps the answer to a preflight. A change of the configuration
 /// takes as long to reach it.
 const MAX_AGE_SECONDS: &str = "600";

@@ -28,6 +28,7 @@ use crate::base::config::Config;
 use crate::base::host::{Host, Hosts};
 use crate::http::web::body::{self, Announced, Room};
 use crate::http::web::head::bearer_token;
+use crate::http::web::idempotency::key_of;
 use crate::http::web::problem::{Kind, Problem};
 use crate::http::web::query::{Query, segment};
 use crate::http::web::reply::{self, Reply};
@@ -67,7 +68,7 @@ enum Job {
     Activate(Announced),
     Refresh(Option<String>),
     /// Holds the result of the other checks of the head. It counts once the caller is known.
-    Publish(Shown, Result<Announced, Problem>),
+    Publish(Shown, Result<(Option<String>, Announced), Problem>),
     History(Shown, Result<(String, Range), Problem>),
 }
 
@@ -223,7 +224,8 @@ impl Api {
             Route::Publish => {
                 let checked = Query::parse(query, &[])
                     .and_then(|_| body::check_json(&head.headers))
-                    .and_then(|()| self.room.check(&head.headers));
+                    .and_then(|()| key_of(&head.headers))
+                    .and_then(|key| Ok((key.map(str::to_owned), self.room.check(&head.headers)?)));
                 Ok(Job::Publish(self.shown(caller, head)?, checked))
             }
             Route::History => {
@@ -249,7 +251,11 @@ impl Api {
                 beside(body, Box::pin(self.refresh(caller, token.as_deref()))).await
             }
             Job::Publish(shown, checked) => {
-                let whole = async { self.room.read(checked?, body).await };
+                let (key, announced) = match checked {
+                    Ok((key, announced)) => (key, Ok(announced)),
+                    Err(problem) => (None, Err(problem)),
+                };
+                let whole = async { self.room.read(announced?, body).await };
                 // The body is read meanwhile, so that hyper does not keep it.
                 let (requester, whole) = tokio::try_join!(
                     biased;
@@ -257,7 +263,9 @@ impl Api {
                     async { Ok(whole.await) },
                 )?;
                 let published = match whole {
-                    Ok(body) => self.publish(caller, &requester, &body.bytes).await,
+                    Ok(body) => {
+                        self.publish(caller, &requester, (key.as_deref(), &body.bytes)).await
+                    }
                     Err(problem) => Err(problem),
                 };
                 Ok(self.named(published, &requester))

@@ -8,7 +8,9 @@ use utoipa::openapi::schema::{ArrayBuilder, Object, ObjectBuilder};
 
 use super::activation::{ActivatedView, Activation};
 use super::history::HistoryView;
-use crate::http::web::openapi::{Description, Operation, limit, text, text_like};
+use crate::http::web::openapi::{
+    Description, IDEMPOTENCY_KEY, Operation, idempotency_key, limit, text, text_like,
+};
 use crate::http::web::problem::Kind;
 use crate::http::web::publish::{Many, Message, Published, Results};
 
@@ -89,6 +91,7 @@ fn publish() -> Operation {
         .description(
             "Devices publish to topics; a service with the right `publish` may also name a device, or `all`.",
         )
+        .header("Idempotency-Key", IDEMPOTENCY_KEY, idempotency_key())
         .body_of::<Message<'_>, Many<'_>>()
         .answers_with::<Published, Results<'_>>("The outcome, or the outcome of each message")
         .refuses(&[
@@ -105,6 +108,9 @@ fn publish() -> Operation {
             Kind::BudgetExhausted,
             Kind::TickFull,
             Kind::TooManyTopics,
+            Kind::InProgress,
+            Kind::Uncertain,
+            Kind::BrokerUnavailable,
             Kind::TooManyRequests,
             Kind::Busy,
             Kind::TooManyFailures,

@@ -12,6 +12,7 @@ use crate::core::handle::Refusal;
 use crate::core::publish::NotPublished;
 use crate::core::rights::{self, CallerDevice};
 use crate::http::Caller;
+use crate::http::web::idempotency::{KeyOwner, RequestKey};
 use crate::http::web::problem::{Kind, MessagePlace, Problem};
 use crate::http::web::publish;
 use crate::http::web::reply::Reply;
@@ -22,7 +23,7 @@ impl Api {
         &self,
         caller: &Caller,
         requester: &Requester,
-        body: &[u8],
+        (key, body): (Option<&str>, &[u8]),
     ) -> Result<Reply, Problem> {
         let mut charge = None;
         let reserve = |bytes| {
@@ -30,10 +31,16 @@ impl Api {
             Ok(())
         };
         let caller_device = requester.device.as_deref();
+        let owner = match caller_device {
+            Some(name) if requester.is_service => KeyOwner::Service(name),
+            Some(id) => KeyOwner::Device(id),
+            None => KeyOwner::Source(caller.peer),
+        };
+        let key = key.map(|key| RequestKey::new(owner, key));
         let sender = (!requester.is_service).then(|| Sender::new(caller_device, caller.peer));
         let grant = self.handle.shared().auth.grant(&requester.grant);
         let publisher = rights::Caller { grant, device: CallerDevice::Named(caller_device) };
-        let mut reply = publish::publish(body, reserve, |publication, place| {
+        let mut reply = publish::publish(body, key.as_ref(), reserve, |publication, place| {
             let published = self.handle.publish_as(&publisher, sender, publication);
             published.map_err(|error| refused(error, publication.target, place))
         })

@@ -5,6 +5,7 @@
 
 pub(crate) mod body;
 pub(crate) mod head;
+pub(crate) mod idempotency;
 pub(crate) mod json;
 pub(crate) mod openapi;
 pub(crate) mod problem;

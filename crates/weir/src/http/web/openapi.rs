@@ -121,6 +121,11 @@ impl Operation {
         self.parameter(ParameterIn::Query, name, description, schema.into())
     }
 
+    /// An optional header.
+    pub(crate) fn header(self, name: &str, description: &str, schema: Object) -> Self {
+        self.parameter(ParameterIn::Header, name, description, schema.into())
+    }
+
     fn parameter(
         self,
         place: ParameterIn,
@@ -234,6 +239,11 @@ pub(crate) fn text() -> Object {
     Object::with_type(Type::String)
 }
 
+/// The schema of `Idempotency-Key`.
+pub(crate) fn idempotency_key() -> Object {
+    ObjectBuilder::from(text_like("^[!-~]+$")).max_length(Some(255)).build()
+}
+
 /// A text of this format.
 pub(crate) fn text_like(pattern: &str) -> Object {
     ObjectBuilder::from(text()).pattern(Some(pattern)).build()
@@ -279,6 +289,10 @@ fn add<T: ToSchema>(schemas: &mut Schemas) -> Ref {
     Ref::from_schema_name(name)
 }
 
+/// What `Idempotency-Key` does.
+pub(crate) const IDEMPOTENCY_KEY: &str = "A message that is sent again within five minutes, by the same caller to the same target \
+                                          with the same key, is not published again: the answer is that of the first. \
+                                          Visible ASCII.";
 const TOKEN: &str = "token";
 const LICENSE: &str = env!("CARGO_PKG_LICENSE");
 /// The problems that any body may cause.

@@ -60,6 +60,8 @@ pub(crate) enum Kind {
     BudgetExhausted,
     /// The broker has not answered: the message may have been published.
     Uncertain,
+    /// A message with the same idempotency key is on its way.
+    InProgress,
     /// The broker cannot be reached, or refuses: nothing was published.
     BrokerUnavailable,
     /// There are too many request bodies at once.
@@ -86,53 +88,40 @@ pub(crate) struct MessagePlace<'a> {
 impl Kind {
     /// The last part of its `type`, its title and its status.
     pub(crate) const fn facts(self) -> (&'static str, &'static str, StatusCode) {
-        const UNAVAILABLE: StatusCode = StatusCode::SERVICE_UNAVAILABLE;
-        const TOO_MANY: StatusCode = StatusCode::TOO_MANY_REQUESTS;
+        use StatusCode as S;
+        const UNAVAILABLE: S = S::SERVICE_UNAVAILABLE;
+        const TOO_MANY: S = S::TOO_MANY_REQUESTS;
         match self {
-            Kind::InvalidRequest => {
-                ("invalid-request", "The request is invalid", StatusCode::BAD_REQUEST)
-            }
-            Kind::Unauthorized => {
-                ("unauthorized", "A valid token is required", StatusCode::UNAUTHORIZED)
-            }
-            Kind::Forbidden => {
-                ("forbidden", "The token does not permit this", StatusCode::FORBIDDEN)
-            }
+            Kind::InvalidRequest => ("invalid-request", "The request is invalid", S::BAD_REQUEST),
+            Kind::Unauthorized => ("unauthorized", "A valid token is required", S::UNAUTHORIZED),
+            Kind::Forbidden => ("forbidden", "The token does not permit this", S::FORBIDDEN),
             Kind::ForeignOrigin => {
-                ("foreign-origin", "Pages of other origins are refused", StatusCode::FORBIDDEN)
+                ("foreign-origin", "Pages of other origins are refused", S::FORBIDDEN)
             }
-            Kind::NotFound => ("not-found", "Not found", StatusCode::NOT_FOUND),
-            Kind::UpgradeRequired => {
-                ("upgrade-required", "Upgrade required", StatusCode::UPGRADE_REQUIRED)
-            }
+            Kind::NotFound => ("not-found", "Not found", S::NOT_FOUND),
+            Kind::UpgradeRequired => ("upgrade-required", "Upgrade required", S::UPGRADE_REQUIRED),
             Kind::MethodNotAllowed => {
-                ("method-not-allowed", "Method not allowed", StatusCode::METHOD_NOT_ALLOWED)
+                ("method-not-allowed", "Method not allowed", S::METHOD_NOT_ALLOWED)
             }
             Kind::BodyTimeout => {
-                ("body-timeout", "The body did not come in time", StatusCode::REQUEST_TIMEOUT)
+                ("body-timeout", "The body did not come in time", S::REQUEST_TIMEOUT)
             }
-            Kind::LengthRequired => {
-                ("length-required", "Length required", StatusCode::LENGTH_REQUIRED)
+            Kind::LengthRequired => ("length-required", "Length required", S::LENGTH_REQUIRED),
+            Kind::TooLarge => ("too-large", "Too large", S::PAYLOAD_TOO_LARGE),
+            Kind::HeadTooLarge => {
+                ("head-too-large", "The head is too large", S::REQUEST_HEADER_FIELDS_TOO_LARGE)
             }
-            Kind::TooLarge => ("too-large", "Too large", StatusCode::PAYLOAD_TOO_LARGE),
-            Kind::HeadTooLarge => (
-                "head-too-large",
-                "The head is too large",
-                StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
-            ),
             Kind::UnsupportedMediaType => (
                 "unsupported-media-type",
                 "The body is of another media type",
-                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                S::UNSUPPORTED_MEDIA_TYPE,
             ),
             Kind::UnknownCoding => {
-                ("unknown-coding", "The transfer coding is not known", StatusCode::NOT_IMPLEMENTED)
+                ("unknown-coding", "The transfer coding is not known", S::NOT_IMPLEMENTED)
             }
-            Kind::UnknownHost => (
-                "unknown-host",
-                "This server does not have that host name",
-                StatusCode::MISDIRECTED_REQUEST,
-            ),
+            Kind::UnknownHost => {
+                ("unknown-host", "This server does not have that host name", S::MISDIRECTED_REQUEST)
+            }
             Kind::RateLimited => {
                 ("rate-limited", "No more messages are taken at the moment", TOO_MANY)
             }
@@ -145,6 +134,9 @@ impl Kind {
             }
             Kind::Uncertain => {
                 ("uncertain", "The message may or may not have been published", UNAVAILABLE)
+            }
+            Kind::InProgress => {
+                ("in-progress", "The first request with this key goes on", S::CONFLICT)
             }
             Kind::BrokerUnavailable => {
                 ("broker-unavailable", "The cluster's broker cannot be reached", UNAVAILABLE)
@@ -291,7 +283,11 @@ impl Problem {
             PublishError::BudgetExhausted(after) => {
                 Self::retry(Kind::BudgetExhausted, after, detail)
             }
-            PublishError::Uncertain(after) => Self::retry(Kind::Uncertain, after, detail),
+            PublishError::Uncertain(after) => {
+                let key = "with the same Idempotency-Key it is published once";
+                Self::retry(Kind::Uncertain, after, format!("{detail}; {key}"))
+            }
+            PublishError::InProgress(after) => Self::retry(Kind::InProgress, after, detail),
             PublishError::BrokerUnavailable(after) | PublishError::BrokerRefused(after) => {
                 Self::retry(Kind::BrokerUnavailable, after, detail)
             }

@@ -12,12 +12,13 @@ use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use utoipa::ToSchema;
 
+use super::idempotency::RequestKey;
 use super::json::{Object, Text, parse};
 use super::problem::{Document, MessagePlace, Problem};
 use super::reply::{self, Reply};
 use crate::core::publish::{check_content_type, check_key};
 use crate::core::publishing::Publishing;
-use crate::{Accepted, NodesReached, Payload, Publication, Target};
+use crate::{Accepted, IdempotencyKey, NodesReached, Payload, Publication, Target};
 
 /// One message to publish.
 ///
@@ -175,17 +176,19 @@ pub(crate) enum MessageOutcome<'a> {
 ///
 /// `reserve` takes room for the answer to many messages before the first of them is published.
 /// `publish` is called for one message after the other. It returns `None` for a message that the
-/// embedding program has taken over.
+/// embedding program has taken over. `key` is the request's idempotency key.
 /// Errors: a malformed body publishes nothing, and neither does a body whose answer finds no room.
 /// Cost: one message is encoded and queued at a time. Between some of them other work has its turn.
 pub(crate) async fn publish(
     body: &[u8],
+    key: Option<&RequestKey>,
     reserve: impl FnOnce(usize) -> Result<(), Problem>,
     publish: impl Fn(&Publication<'_>, MessagePlace<'_>) -> Result<Option<Publishing>, Problem>,
 ) -> Result<Reply, Problem> {
     let messages = match parse::<Form<'_>>(body)? {
         Form::One(message) => {
-            let accepted = accepted(message.publish("", &publish)?, "").await?;
+            let key = key.map(RequestKey::of_one);
+            let accepted = accepted(message.publish("", key, &publish)?, "").await?;
             return Ok(reply::json(StatusCode::OK, &Published::from(accepted)));
         }
         Form::Many(Many { messages }) => messages,
@@ -196,7 +199,9 @@ pub(crate) async fn publish(
         if index % MESSAGES_AT_A_TIME == MESSAGES_AT_A_TIME - 1 {
             tokio::task::yield_now().await;
         }
-        outcomes.push(message.publish(&format!("messages[{index}]."), &publish));
+        let key = key.map(|key| key.of_many(index));
+        let key = key.as_ref().map(RequestKey::of_one);
+        outcomes.push(message.publish(&format!("messages[{index}]."), key, &publish));
     }
     let mut answered = Vec::with_capacity(outcomes.len());
     for (index, outcome) in outcomes.into_iter().enumerate() {
@@ -236,6 +241,7 @@ impl Message<'_> {
     fn publish(
         &self,
         object: &str,
+        idempotency_key: Option<IdempotencyKey<'_>>,
         publish: impl Fn(&Publication<'_>, MessagePlace<'_>) -> Result<Option<Publishing>, Problem>,
     ) -> Result<Option<Publishing>, Problem> {
         let refuse = |(field, detail): Refusal| Problem::field(format!("{object}{field}"), detail);
@@ -251,6 +257,7 @@ impl Message<'_> {
             key: self.key().map_err(refuse)?,
             ttl: self.ttl().map_err(refuse)?,
             sender: None,
+            idempotency_key,
         };
         publish(&publication, MessagePlace { object, content: field })
     }

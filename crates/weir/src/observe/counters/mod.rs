@@ -118,6 +118,8 @@ weir_wire::named_enum! {
         Broker = "broker",
         /// The broker has not answered: the message may have been published.
         BrokerUncertain = "broker_uncertain",
+        /// A message with the same idempotency key is on its way.
+        InProgress = "in_progress",
         /// The key or media type is too long, or contains a character that is not allowed.
         InvalidField = "invalid_field",
     }
@@ -496,6 +498,7 @@ impl RefuseCause {
             PublishError::Busy(_) => RefuseCause::Mailbox,
             PublishError::BudgetExhausted(_) => RefuseCause::Budget,
             PublishError::Uncertain(_) => RefuseCause::BrokerUncertain,
+            PublishError::InProgress(_) => RefuseCause::InProgress,
             PublishError::BrokerUnavailable(_) | PublishError::BrokerRefused(_) => {
                 RefuseCause::Broker
             }

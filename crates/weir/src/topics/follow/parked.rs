@@ -77,8 +77,7 @@ impl Router {
                 Phase::Live => Followed::Live,
                 Phase::Joining | Phase::CatchingUp => Followed::Waits,
                 Phase::Apart => {
-                    state.cluster().phase = Phase::Joining;
-                    self.needs.push(Need::Join(Name::from(topic.name.as_ref())));
+                    self.join(&topic, &mut state);
                     Followed::Waits
                 }
             };

@@ -10,9 +10,9 @@ use weir_wire::v1;
 
 use super::Reply;
 use crate::base::model::Accepted;
+use crate::limits::duplicates::Key;
 use crate::provisioning::activation::Activated;
 use crate::udp::backend::{Backend, DatagramRefusal, Validity};
-use crate::udp::duplicates::Key;
 
 /// Finished jobs.
 ///

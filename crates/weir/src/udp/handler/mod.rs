@@ -16,10 +16,10 @@ use weir_wire::datagram::{self, Answer, Datagram, Form, Id, Malformed, NoRequest
 use weir_wire::v1;
 
 use super::backend::{Backend, DatagramRefusal, Validity};
-use super::duplicates::{Before, Duplicates, Key};
 use super::own::OwnAddrs;
 use super::tokens::{Known, Tokens};
 use crate::base::config::UdpConfig;
+use crate::limits::duplicates::{Before, Duplicates, Key};
 use crate::limits::rates::Rates;
 use crate::limits::sources::Source;
 use crate::observe::counters::Counters;
@@ -43,7 +43,7 @@ pub(super) struct Shared {
 pub(super) struct Handler {
     shared: Arc<Shared>,
     tokens: Tokens,
-    duplicates: Duplicates,
+    duplicates: Duplicates<Box<[u8]>>,
     /// Tokens that the front is looking up, each with its waiting calls.
     checks: HashMap<Box<str>, Vec<Waiter>>,
     /// Requests to the front that have no answer yet, and waiting calls.
@@ -145,9 +145,9 @@ impl Handler {
             Request::Call { token, count } => self.handle_call(reply, token, count, outbox, now),
             Request::Activate { serial, key } => {
                 let like = match &reply.id {
-                    Id::None => self.duplicates.key(&reply.peer, &serial, bytes),
+                    Id::None => self.duplicates.key(&serial, (&reply.peer, bytes)),
                     id @ (Id::Number(_) | Id::Text(_)) => {
-                        self.duplicates.key(&reply.peer, &serial, (id, &key))
+                        self.duplicates.key(&serial, (&reply.peer, id, &key))
                     }
                 };
                 let what = What::Activate { serial, key };
@@ -155,9 +155,9 @@ impl Handler {
             }
             Request::Publish { token, publish } => {
                 let like = match &reply.id {
-                    Id::None => self.duplicates.key(&reply.peer, &token, bytes),
+                    Id::None => self.duplicates.key(&token, (&reply.peer, bytes)),
                     id @ (Id::Number(_) | Id::Text(_)) => {
-                        self.duplicates.key(&reply.peer, &token, id)
+                        self.duplicates.key(&token, (&reply.peer, id))
                     }
                 };
                 self.ask(reply, like, What::Publish { token, publish }, outbox, now);
@@ -338,7 +338,7 @@ impl Handler {
         // A request that was carried out is remembered even if its answer does not fit, so that it
         // is not carried out again. A refusal is not remembered: unknown peers could fill the
         // memory with refusals.
-        if self.duplicates.end(like, is_done.then_some(&*bytes), now) {
+        if self.duplicates.end(like, is_done.then(|| bytes.into()), now) {
             self.count(Count::Forgotten, 1);
         }
     }

@@ -189,6 +189,7 @@ async fn the_description_names_every_path_and_method() {
 async fn what_cannot_be_is_refused_by_its_name() {
     let stage = Stage::start(config()).await;
     let post = "POST /v1/publish\nAuthorization: Bearer d1";
+    let json = format!("{post}\nContent-Type: application/json");
     for (request, body, status, field) in [
         ("GET /nowhere", "", 404, ""),
         ("GET /v1/topics/a/b/history", "", 404, ""),
@@ -201,9 +202,10 @@ async fn what_cannot_be_is_refused_by_its_name() {
         ("POST /v1/publish\nAuthorization: Bearer d1\nAuthorization: Bearer d1", "{}", 401, ""),
         ("GET /v1/topics/open%2Fa/history\nAuthorization: Bearer wrong", "", 401, ""),
         (post, "{}", 415, "Content-Type"),
-        (&format!("{post}\nContent-Type: application/json"), "[]", 400, ""),
-        (&format!("{post}\nContent-Type: application/json"), r#"{"text":"t"}"#, 400, "topic"),
-        (&format!("{post}\nContent-Type: application/json\nContent-Length: 1048577"), "", 413, ""),
+        (&format!("{json}\nIdempotency-Key: a b"), "{}", 400, "Idempotency-Key"),
+        (&json, "[]", 400, ""),
+        (&json, r#"{"text":"t"}"#, 400, "topic"),
+        (&format!("{json}\nContent-Length: 1048577"), "", 413, ""),
     ] {
         let answer = stage.ask(request, body).await;
         assert_eq!(answer.status, status, "{request}: {answer:?}");
@@ -289,6 +291,7 @@ fn is_refused_by_datagram(handle: &Handle, device: &str) -> bool {
         key: "",
         ttl: None,
         sender: None,
+        idempotency_key: None,
     };
     let sender = Some(Sender::new(Some(device), None));
     let published = handle.publish_as(&caller, sender, &publication);

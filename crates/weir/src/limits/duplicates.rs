@@ -1,4 +1,6 @@
 //! Remembers answered requests, so that a retry does not activate or publish twice.
+//!
+//! Datagrams and messages with an idempotency key use it.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -6,21 +8,20 @@ use std::hash::{BuildHasher, Hash, RandomState};
 use std::time::Duration;
 
 use weir_engine::Nanos;
-use weir_engine::datagrams::Peer;
 
 /// The requests of the last `window` and their answers.
 ///
 /// Shape: answers by a hash of 128 bits under keys drawn at the start. A queue for each of
-/// [`SHARES`] shares holds the order in which they end. All answers of one device are in one share.
-/// Limits: `max` answers. Beyond that, the oldest answer of the fullest share is forgotten, so a
-/// device that sends more requests than others pushes out its own answers. The queue to the front
-/// bounds the requests in progress.
+/// [`SHARES`] shares holds the order in which they end. All answers of one owner are in one share.
+/// Limits: `max` answers. Beyond that, the oldest answer of the fullest share is forgotten, so an
+/// owner that sends more requests than others pushes out its own answers. The caller bounds the
+/// requests in progress.
 /// Cost: O(1); when full, a walk through all shares.
-pub(super) struct Duplicates {
+pub(crate) struct Duplicates<A> {
     hashers: [RandomState; 2],
     window: Duration,
     max: usize,
-    known: HashMap<Key, Option<Box<[u8]>>>,
+    known: HashMap<Key, Option<A>>,
     /// Remembered answers.
     count: usize,
     ends: Box<[VecDeque<(Nanos, Key)>]>,
@@ -28,26 +29,26 @@ pub(super) struct Duplicates {
     hand: usize,
 }
 
-/// A request from one peer.
+/// A request from one owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Key {
+pub(crate) struct Key {
     hash: [u64; 2],
     share: u8,
 }
 
 /// The state of a request when it arrives.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Before<'a> {
+pub(crate) enum Before<'a, A> {
     /// The request is new, and is in progress from now on.
     Never,
     /// The same request is in progress.
     InProgress,
     /// The same request got this answer.
-    Answered(&'a [u8]),
+    Answered(&'a A),
 }
 
-impl Duplicates {
-    pub(super) fn new(max: usize, window: Duration) -> Duplicates {
+impl<A> Duplicates<A> {
+    pub(crate) fn new(max: usize, window: Duration) -> Duplicates<A> {
         Duplicates {
             hashers: [RandomState::new(), RandomState::new()],
             window,
@@ -59,16 +60,16 @@ impl Duplicates {
         }
     }
 
-    /// The key of a request. `owner` is its token or serial number. `what` is everything that
-    /// distinguishes two requests of one peer.
-    pub(super) fn key(&self, peer: &Peer, owner: &str, what: impl Hash) -> Key {
-        let hash = self.hashers.each_ref().map(|hasher| hasher.hash_one((peer, owner, &what)));
+    /// The key of a request. `owner` is its token, its serial number or its caller. `what` is
+    /// everything that distinguishes two requests of one owner.
+    pub(crate) fn key(&self, owner: &str, what: impl Hash) -> Key {
+        let hash = self.hashers.each_ref().map(|hasher| hasher.hash_one((owner, &what)));
         let [share, ..] = self.hashers[0].hash_one(owner).to_ne_bytes();
         Key { hash, share }
     }
 
     /// Looks a request up. After [`Before::Never`], the caller must call [`Duplicates::end`].
-    pub(super) fn begin(&mut self, key: Key, now: Nanos) -> Before<'_> {
+    pub(crate) fn begin(&mut self, key: Key, now: Nanos) -> Before<'_, A> {
         self.hand = (self.hand + 1) % SHARES;
         self.forget_ended(self.hand, now);
         self.forget_ended(usize::from(key.share), now);
@@ -87,16 +88,34 @@ impl Duplicates {
     /// Ends a request with its answer. `None`: nothing was done, so nothing is remembered.
     ///
     /// Returns whether another answer was forgotten early to make room.
-    pub(super) fn end(&mut self, key: Key, answer: Option<&[u8]>, now: Nanos) -> bool {
+    pub(crate) fn end(&mut self, key: Key, answer: Option<A>, now: Nanos) -> bool {
         let Some(answer) = answer else {
             self.known.remove(&key);
             return false;
         };
         let forgets = self.count >= self.max && self.make_room(now);
-        self.known.insert(key, Some(answer.into()));
+        self.known.insert(key, Some(answer));
         self.ends[usize::from(key.share)].push_back((now.after(self.window), key));
         self.count += 1;
         forgets
+    }
+
+    /// Requests that are known: remembered ones, and those in progress.
+    pub(crate) fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    /// Forgets all answers whose time has ended.
+    pub(crate) fn sweep(&mut self, now: Nanos) {
+        for share in 0..SHARES {
+            self.forget_ended(share, now);
+            if self.ends[share].is_empty() {
+                self.ends[share] = VecDeque::new();
+            }
+        }
+        if self.known.capacity() > self.known.len().saturating_mul(4) {
+            self.known.shrink_to(self.known.len() * 2);
+        }
     }
 
     /// Makes room for an answer; returns whether one was forgotten early.
@@ -146,9 +165,9 @@ mod tests {
         assert_eq!(duplicates.begin(key(1), now), Before::Never);
         assert_eq!(duplicates.begin(key(1), now), Before::InProgress);
         assert_eq!(duplicates.begin(key(2), now), Before::Never);
-        duplicates.end(key(1), Some(b"one"), now);
+        duplicates.end(key(1), Some("one"), now);
         duplicates.end(key(2), None, now);
-        assert_eq!(duplicates.begin(key(1), now), Before::Answered(b"one"));
+        assert_eq!(duplicates.begin(key(1), now), Before::Answered(&"one"));
         assert_eq!(duplicates.begin(key(2), now), Before::Never);
         assert_eq!(duplicates.begin(key(1), now.after(SECOND)), Before::Never);
         assert_eq!(duplicates.begin(key(2), now.after(SECOND * 100)), Before::InProgress);
@@ -160,14 +179,15 @@ mod tests {
         let now = Nanos(5);
         for number in 0..10 {
             assert_eq!(duplicates.begin(key(number), now), Before::Never);
-            assert_eq!(duplicates.end(key(number), Some(b"x"), now), number >= 3);
+            assert_eq!(duplicates.end(key(number), Some("x"), now), number >= 3);
             assert!(duplicates.known.len() <= 3 && duplicates.count <= 3);
         }
-        assert_eq!(duplicates.begin(key(9), now), Before::Answered(b"x"));
+        assert_eq!(duplicates.begin(key(9), now), Before::Answered(&"x"));
         assert_eq!(duplicates.begin(key(6), now), Before::Never);
         // An answer whose time has ended is no loss.
-        assert!(!duplicates.end(key(6), Some(b"x"), now.after(SECOND)));
+        assert!(!duplicates.end(key(6), Some("x"), now.after(SECOND)));
     }
+
     #[test]
     fn a_device_pushes_out_its_own_answers() {
         let mut duplicates = Duplicates::new(100, SECOND);
@@ -175,7 +195,7 @@ mod tests {
         let of = |share, number| Key { hash: [number, u64::from(share)], share };
         let mut put = |key, now| {
             assert_eq!(duplicates.begin(key, now), Before::Never);
-            duplicates.end(key, Some(b"x"), now);
+            duplicates.end(key, Some("x"), now);
             duplicates.count
         };
         for share in 0..10 {
@@ -185,9 +205,9 @@ mod tests {
             assert!(put(of(20, number), now) <= 100);
         }
         for share in 0..10 {
-            assert_eq!(duplicates.begin(of(share, 0), now), Before::Answered(b"x"));
+            assert_eq!(duplicates.begin(of(share, 0), now), Before::Answered(&"x"));
         }
-        assert_eq!(duplicates.begin(of(20, 9_999), now), Before::Answered(b"x"));
+        assert_eq!(duplicates.begin(of(20, 9_999), now), Before::Answered(&"x"));
         assert_eq!(duplicates.begin(of(20, 1), now), Before::Never);
         // Requests of any share remove ended answers.
         for number in 0..300 {
