@@ -74,9 +74,10 @@ impl Needs {
         }
     }
 
+    /// Takes all needs at once.
     #[cfg(test)]
-    pub(crate) fn is_empty(&self) -> bool {
-        lock(&self.list).is_empty()
+    pub(crate) fn drain(&self) -> Vec<Need> {
+        lock(&self.list).drain(..).collect()
     }
 }
 

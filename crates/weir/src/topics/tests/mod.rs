@@ -1,5 +1,6 @@
 //! Tests of the router with scripted shards and a simple model.
 
+mod broker;
 mod history;
 mod resumes;
 mod stage;

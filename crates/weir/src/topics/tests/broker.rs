@@ -1,0 +1,476 @@
+//! Topics of a cluster, with a test in the place of the broker.
+
+use std::ops::RangeInclusive;
+
+use weir_broker::{History, Received};
+use weir_engine::{Item, Share};
+
+use super::*;
+use crate::observe::counters::Following;
+use crate::topics::{Need, Question};
+
+/// One shard, whose connections hear what it is told, and the questions to the broker.
+struct Room {
+    router: Router,
+    mailbox: Detached<OwnedFd>,
+    budget: Arc<Budget>,
+    members: BTreeSet<(ConnId, TopicId)>,
+    question: Option<Question>,
+}
+
+const KEPT: usize = 100;
+
+fn class(retention_messages: usize, tick: Duration) -> TopicClass {
+    TopicClass { pattern: "*".to_owned(), retention_messages, tick, ..TopicClass::default() }
+}
+
+fn room_of(class: TopicClass, capacity: usize, topics_max: usize) -> Room {
+    let mut config = config_of(class);
+    config.limits.topics_max = topics_max;
+    let (mailbox, end) = Detached::mailbox(capacity, 1);
+    let budget = Budget::new(1 << 20);
+    let mailboxes = vec![mailbox].into();
+    let router = Router::new(mailboxes, Arc::clone(&budget), Arc::default(), &config, true);
+    Room { router, mailbox: end, budget, members: BTreeSet::new(), question: None }
+}
+
+/// A topic `t` with three messages in epoch 7, and connection 1 in it.
+fn joined(retention_messages: usize, capacity: usize) -> Room {
+    let mut room = room_of(class(retention_messages, Duration::ZERO), capacity, 10);
+    assert_eq!(room.subscribe(1, None), Ok(()));
+    assert_eq!(room.asked(), ["join t"]);
+    room.history((7, 3), (1, 0), 1..=3);
+    assert_eq!((room.hear(), room.asked()), (vec!["1 in 7.3".to_owned()], vec![]));
+    room
+}
+
+fn received(offset: u64) -> Received {
+    let push = hot::Push {
+        topic: "t",
+        payload: hot::Payload::Text("value"),
+        message_id: 1,
+        ..hot::Push::default()
+    };
+    Received { offset, payload: Envelope { accepted_ms: u64::MAX, ttl: None, push }.encode() }
+}
+
+impl Room {
+    fn subscribe(&self, number: u64, position: Option<(u64, u64)>) -> Result<(), SubscribeError> {
+        self.subscribe_to("t", number, position)
+    }
+
+    fn subscribe_to(
+        &self,
+        topic: &str,
+        number: u64,
+        position: Option<(u64, u64)>,
+    ) -> Result<(), SubscribeError> {
+        let credit = self.router.mailboxes[0].try_credit(CreditKind::Control).unwrap();
+        let position = position.map(|(epoch, offset)| Position { epoch, offset });
+        let request = (weir_wire::format::Format::Stream, position);
+        let subscribed = self.router.subscribe(credit, conn(0, number), topic, request);
+        subscribed.map_err(|(error, _)| error)
+    }
+
+    fn unsubscribe(&self, number: u64) {
+        let credit = self.router.mailboxes[0].try_credit(CreditKind::Control).unwrap();
+        self.router.unsubscribe(credit, conn(0, number), "t");
+    }
+
+    /// What the topics need from the broker. The newest question is answered next.
+    fn asked(&mut self) -> Vec<String> {
+        let mut asked = |need| match need {
+            Need::Join(topic, question) => {
+                self.question = Some(question);
+                format!("join {topic}")
+            }
+            Need::Read(topic, after, question) => {
+                self.question = Some(question);
+                format!("read {topic} {after}")
+            }
+            Need::Leave(topic) => format!("leave {topic}"),
+            Need::Retry(topic) => format!("retry {topic}"),
+        };
+        self.router.needs().drain().into_iter().map(&mut asked).collect()
+    }
+
+    fn history(
+        &self,
+        (epoch, top): (u64, u64),
+        (first, began): (u64, u64),
+        offsets: RangeInclusive<u64>,
+    ) {
+        let top = weir_broker::Position { epoch, offset: top };
+        let messages = offsets.map(received).collect();
+        let history = History { top, first, began, messages };
+        self.router.handle_history("t", self.question.unwrap(), &history);
+    }
+
+    fn fails(&self) -> bool {
+        self.router.handle_failure("t", self.question.unwrap())
+    }
+
+    fn live(&self, epoch: u64, offsets: RangeInclusive<u64>) {
+        self.router.handle_messages("t", epoch, offsets.map(received).collect());
+    }
+
+    /// What connections hear, each thing with the number of the connection.
+    fn hear(&mut self) -> Vec<String> {
+        std::iter::from_fn(|| self.hear_one()).flatten().collect()
+    }
+
+    fn hear_one(&mut self) -> Option<Vec<String>> {
+        let command = self.mailbox.pop()?;
+        let kind = command.credit_kind();
+        let number = |conn: ConnId| conn.to_u64() & 0xffff;
+        let mut heard = Vec::new();
+        match command {
+            Command::Subscribe { conn, topic, reply } => {
+                heard.push(format!("{} in {}", number(conn), position(&reply)));
+                assert!(self.members.insert((conn, topic)));
+            }
+            Command::Resume(chunk) => {
+                let conn = number(chunk.conn);
+                heard.push(format!("{conn} in {}", position(&chunk.begin.unwrap().reply)));
+                let messages = chunk.messages.iter().flat_map(|message| pushes(message.frame()));
+                heard.extend(messages.map(|push| format!("{conn} m{}", push.1)));
+                assert!(chunk.is_last && self.members.insert((chunk.conn, chunk.topic)));
+            }
+            Command::Unsubscribe { conn, topic, .. } => {
+                heard.push(format!("{} out", number(conn)));
+                if self.members.remove(&(conn, topic)) {
+                    self.router.leave(topic, 0);
+                }
+            }
+            Command::Publish(topic, message) => {
+                let (body, _) = frame::decode(message.frame(), 1 << 20).unwrap().unwrap();
+                let heard_by_all = match hot::FromServer::decode(body).unwrap() {
+                    hot::FromServer::Other => vec![format!("now {}", position(message.frame()))],
+                    _ => {
+                        pushes(message.frame()).iter().map(|push| format!("m{}", push.1)).collect()
+                    }
+                };
+                for (conn, _) in self.members.iter().filter(|(_, other)| *other == topic) {
+                    let of_conn =
+                        heard_by_all.iter().map(|what| format!("{} {what}", number(*conn)));
+                    heard.extend(of_conn);
+                }
+            }
+            Command::Send(conn, Item::Frame(frame)) => {
+                let server_message::Kind::Error(error) = decode(&frame) else { panic!() };
+                heard.push(format!("{} {}", number(conn), error.code));
+            }
+            Command::Retire(topic) => self.router.retired(topic),
+            other => panic!("the router does not push {other:?}"),
+        }
+        self.mailbox.return_credit(kind);
+        Some(heard)
+    }
+
+    /// All connections leave, and then the topics end: nothing is left.
+    fn end(mut self) {
+        self.hear();
+        for (conn, topic) in std::mem::take(&mut self.members) {
+            self.router.leave(topic, 0);
+            self.router.end_resumes(conn);
+        }
+        self.router.end_ticks();
+        self.router.leave_empty(Duration::ZERO, Nanos(u64::MAX));
+        self.hear();
+        self.router.retry_retirements();
+        assert_eq!((self.router.check_empty(), self.budget.used()), (Ok(()), 0));
+        assert_eq!(self.router.mailboxes[0].depth(), 0);
+    }
+}
+
+fn position(reply: &[u8]) -> String {
+    let server_message::Kind::Subscribed(subscribed) = decode(reply) else { panic!() };
+    let Position { epoch, offset } = subscribed.position.unwrap();
+    let recovered = if subscribed.recovered { " recovered" } else { "" };
+    format!("{epoch}.{offset}{recovered}")
+}
+
+#[test]
+fn the_first_subscriber_waits_and_those_behind_it_do_not() {
+    let mut room = room_of(class(KEPT, Duration::ZERO), 100, 10);
+    assert_eq!(room.subscribe(1, None), Ok(()));
+    assert_eq!((room.hear(), room.asked()), (vec![], vec!["join t".to_owned()]));
+    // The subscription stands before the read is answered.
+    room.live(7, 2..=3);
+    room.history((7, 2), (1, 0), 1..=2);
+    assert_eq!(room.hear(), ["1 in 7.3"]);
+    room.live(7, 4..=4);
+    assert_eq!(room.subscribe(2, None), Ok(()));
+    assert_eq!(room.hear(), ["1 m4", "2 in 7.4"]);
+    assert_eq!(room.asked(), [""; 0]);
+    room.end();
+}
+
+#[test]
+fn who_resumes_gets_what_it_missed_as_soon_as_this_node_knows_it() {
+    let mut room = joined(KEPT, 100);
+    let known = ["2 in 7.1 recovered", "2 m2", "2 m3"];
+    assert_eq!(
+        (room.subscribe(2, Some((7, 1))), room.hear()),
+        (Ok(()), known.map(str::to_owned).into())
+    );
+    // An epoch that this node does not know may be newer than the one that it knows.
+    assert_eq!((room.subscribe(3, Some((8, 1))), room.hear()), (Ok(()), vec![]));
+    assert_eq!(room.asked(), ["read t 3"]);
+    room.history((7, 3), (1, 0), 4..=3);
+    assert_eq!(room.hear(), ["3 in 7.3"]);
+    // It has seen more at another node than this one has got so far.
+    assert_eq!((room.subscribe(4, Some((7, 5))), room.hear()), (Ok(()), vec![]));
+    assert_eq!(room.asked(), ["read t 3"]);
+    // The next one comes after that read began.
+    assert_eq!((room.subscribe(5, Some((7, 6))), room.hear()), (Ok(()), vec![]));
+    room.history((7, 5), (1, 0), 4..=5);
+    let heard = room.hear();
+    assert_eq!(heard, ["1 m4", "2 m4", "3 m4", "1 m5", "2 m5", "3 m5"]);
+    assert_eq!(room.asked(), ["read t 5"]);
+    room.history((7, 6), (1, 0), 6..=6);
+    let heard = room.hear();
+    assert_eq!(heard[3..], ["5 in 7.6 recovered", "4 in 7.5 recovered", "4 m6"]);
+    room.end();
+}
+
+#[test]
+fn gaps_are_filled_and_what_came_twice_goes() {
+    let mut room = joined(KEPT, 100);
+    room.live(7, 2..=4);
+    assert_eq!((room.hear(), room.asked()), (vec!["1 m4".to_owned()], vec![]));
+    room.live(7, 6..=6);
+    room.live(7, 7..=7);
+    assert_eq!((room.hear(), room.asked()), (vec![], vec!["read t 4".to_owned()]));
+    room.history((7, 6), (1, 0), 5..=6);
+    assert_eq!(
+        (room.hear(), room.asked()),
+        (["1 m5", "1 m6", "1 m7"].map(str::to_owned).into(), vec![])
+    );
+    // A page is not all.
+    room.router.handle_gap(&weir_broker::Scope::All);
+    assert_eq!(room.asked(), ["read t 7"]);
+    room.history((7, 9), (1, 0), 8..=8);
+    assert_eq!(room.asked(), ["read t 8"]);
+    room.history((7, 9), (1, 0), 9..=9);
+    assert_eq!(room.hear(), ["1 m8", "1 m9"]);
+    // What the broker keeps no more is lost, and told.
+    room.live(7, 14..=14);
+    assert_eq!(room.asked(), ["read t 9"]);
+    room.history((7, 14), (13, 0), 13..=14);
+    assert_eq!(room.hear(), ["1 now 7.12", "1 m13", "1 m14"]);
+    room.end();
+}
+
+#[test]
+fn without_retention_offsets_tell_the_gap() {
+    let mut room = joined(0, 100);
+    room.live(7, 6..=6);
+    assert_eq!((room.hear(), room.asked()), (vec!["1 m6".to_owned()], vec![]));
+    assert_eq!(room.router.counters.following(Following::Lost), 2);
+    room.end();
+}
+
+#[test]
+fn a_new_epoch_is_told_before_its_first_message() {
+    let mut room = joined(KEPT, 100);
+    room.live(8, 3..=3);
+    assert_eq!((room.hear(), room.asked()), (vec![], vec!["read t 3".to_owned()]));
+    room.history((8, 3), (1, 2), 4..=3);
+    assert_eq!(
+        (room.hear(), room.asked()),
+        (vec!["1 now 8.2".to_owned()], vec!["read t 2".to_owned()])
+    );
+    room.history((8, 3), (1, 2), 3..=3);
+    assert_eq!((room.hear(), room.asked()), (vec!["1 m3".to_owned()], vec![]));
+    // A message of the former epoch that comes late changes nothing.
+    room.live(7, 4..=4);
+    assert_eq!(room.asked(), ["read t 3"]);
+    room.history((8, 3), (1, 2), 4..=3);
+    assert_eq!(room.asked(), ["read t 3"]);
+    room.history((8, 3), (1, 2), 4..=3);
+    assert_eq!((room.hear(), room.asked()), (vec![], vec![]));
+    room.end();
+}
+
+#[test]
+fn while_the_broker_is_lost_subscribers_are_refused() {
+    let mut room = joined(KEPT, 100);
+    room.router.set_broker_lost(true);
+    assert_eq!(room.subscribe(2, None), Err(SubscribeError::BrokerUnavailable));
+    room.router.set_broker_lost(false);
+    // One that waits is told.
+    assert_eq!(room.subscribe(2, Some((7, 4))), Ok(()));
+    assert_eq!(room.asked(), ["read t 3"]);
+    assert!(room.fails(), "a topic with members is read again");
+    assert_eq!(room.hear(), ["2 busy"]);
+    room.history((7, 4), (1, 0), 4..=4);
+    assert_eq!(room.hear(), ["1 m4"]);
+    room.end();
+}
+
+#[test]
+fn a_join_that_fails_is_taken_back() {
+    let mut room = room_of(class(KEPT, Duration::ZERO), 100, 10);
+    assert_eq!(room.subscribe(1, None), Ok(()));
+    assert_eq!(room.asked(), ["join t"]);
+    room.live(7, 1..=1);
+    assert!(!room.fails());
+    assert_eq!(
+        (room.hear(), room.asked()),
+        (vec!["1 busy".to_owned()], vec!["leave t".to_owned()])
+    );
+    assert_eq!(room.budget.used(), 0, "what was held has gone");
+    assert_eq!(room.subscribe(1, None), Ok(()));
+    assert_eq!(room.asked(), ["join t"]);
+    room.history((7, 1), (1, 0), 1..=1);
+    assert_eq!(room.hear(), ["1 in 7.1"]);
+    room.end();
+}
+
+#[test]
+fn without_credits_a_topic_falls_behind_and_recovers() {
+    let mut room = joined(KEPT, 2);
+    room.live(7, 4..=7);
+    assert_eq!(room.asked(), ["retry t"]);
+    room.router.go_on("t");
+    assert_eq!(room.asked(), ["retry t"]);
+    assert_eq!(room.hear(), ["1 m4", "1 m5"]);
+    room.router.go_on("t");
+    assert_eq!((room.hear(), room.asked()), (["1 m6", "1 m7"].map(str::to_owned).into(), vec![]));
+    // In the middle of a page.
+    room.live(7, 12..=12);
+    assert_eq!(room.asked(), ["read t 7"]);
+    room.history((7, 12), (1, 0), 8..=12);
+    assert_eq!(
+        (room.hear(), room.asked()),
+        (["1 m8", "1 m9"].map(str::to_owned).into(), vec!["retry t".to_owned()])
+    );
+    room.router.go_on("t");
+    assert_eq!(room.asked(), ["read t 9"]);
+    room.history((7, 11), (1, 0), 10..=11);
+    assert_eq!(room.hear(), ["1 m10", "1 m11"]);
+    room.live(7, 12..=12);
+    room.hear();
+    // Before the notice of a new epoch.
+    room.live(7, 13..=14);
+    room.live(8, 1..=1);
+    assert_eq!(room.asked(), ["read t 14"]);
+    room.history((8, 1), (1, 0), 2..=1);
+    assert_eq!(room.asked(), ["retry t"]);
+    assert_eq!(room.hear(), ["1 m13", "1 m14"]);
+    room.router.go_on("t");
+    assert_eq!(room.asked(), ["read t 14"]);
+    room.history((8, 1), (1, 0), 2..=1);
+    assert_eq!(
+        (room.hear(), room.asked()),
+        (vec!["1 now 8.0".to_owned()], vec!["read t 0".to_owned()])
+    );
+    room.history((8, 1), (1, 0), 1..=1);
+    assert_eq!(room.hear(), ["1 m1"]);
+    room.end();
+}
+
+#[test]
+fn without_budget_what_is_held_goes_and_is_read_again() {
+    let mut room = joined(KEPT, 100);
+    let bytes = (1 << 20) - room.budget.used();
+    let taken = (0..bytes).take_while(|_| room.budget.take(Share::Messages, 1)).count();
+    room.live(7, 4..=4);
+    assert_eq!((room.hear(), room.asked()), (vec![], vec!["retry t".to_owned()]));
+    room.budget.give(Share::Messages, taken);
+    room.router.go_on("t");
+    assert_eq!(room.asked(), ["read t 3"]);
+    room.history((7, 4), (1, 0), 4..=4);
+    assert_eq!((room.hear(), room.asked()), (vec!["1 m4".to_owned()], vec![]));
+    room.end();
+}
+
+#[test]
+fn a_topic_without_subscribers_lingers_and_is_left() {
+    let mut room = joined(KEPT, 100);
+    room.unsubscribe(1);
+    assert_eq!(room.hear(), ["1 out"]);
+    let (delay, now) = (Duration::from_secs(30), Nanos::now());
+    assert!(room.router.leave_empty(delay, now) <= delay);
+    // It is followed meanwhile.
+    room.live(7, 4..=4);
+    assert_eq!(room.subscribe(2, Some((7, 2))), Ok(()));
+    assert_eq!(room.hear(), ["2 in 7.2 recovered", "2 m3", "2 m4"]);
+    let later = now.after(2 * delay);
+    room.router.leave_empty(delay, later);
+    assert_eq!((room.asked(), room.router.topic_count()), (vec![], 1));
+    room.unsubscribe(2);
+    room.hear();
+    room.router.leave_empty(delay, later.after(delay));
+    assert_eq!((room.asked(), room.router.topic_count()), (vec!["leave t".to_owned()], 0));
+    // What the broker has not heard is said again, unless the topic is wanted.
+    room.router.leave_again(&"t".into());
+    assert_eq!(room.asked(), ["leave t"]);
+    assert_eq!(room.subscribe(3, None), Ok(()));
+    room.router.leave_again(&"t".into());
+    assert_eq!(room.asked(), ["join t"]);
+    room.history((7, 4), (1, 0), 1..=4);
+    room.end();
+}
+
+#[test]
+fn an_answer_to_a_topic_that_has_ended_is_not_for_its_successor() {
+    let mut room = joined(KEPT, 100);
+    room.live(7, 5..=5);
+    assert_eq!(room.asked(), ["read t 3"]);
+    let former = room.question;
+    room.unsubscribe(1);
+    room.hear();
+    room.router.leave_empty(Duration::ZERO, Nanos(u64::MAX));
+    assert_eq!(room.subscribe(2, None), Ok(()));
+    assert_eq!(room.asked(), ["leave t", "join t"]);
+    let newer = std::mem::replace(&mut room.question, former);
+    room.history((7, 5), (1, 0), 4..=5);
+    assert!(!room.fails());
+    assert_eq!((room.hear(), room.asked()), (vec![], vec![]));
+    room.question = newer;
+    room.history((7, 6), (1, 0), 1..=6);
+    assert_eq!(room.hear(), ["2 in 7.6"]);
+    room.end();
+}
+
+#[test]
+fn who_waits_and_goes_is_counted_no_more() {
+    let mut room = room_of(class(KEPT, Duration::ZERO), 100, 10);
+    assert_eq!((room.subscribe(1, None), room.subscribe(2, None)), (Ok(()), Ok(())));
+    room.unsubscribe(1);
+    room.router.end_resumes(conn(0, 2));
+    assert_eq!(room.hear(), ["1 out"]);
+    room.end();
+}
+
+#[test]
+fn a_tick_keeps_its_place_before_what_nobody_waited_for() {
+    let mut room = room_of(class(KEPT, Duration::from_secs(1)), 100, 10);
+    assert_eq!(room.subscribe(1, None), Ok(()));
+    assert_eq!(room.asked(), ["join t"]);
+    room.history((7, 0), (1, 0), 1..=0);
+    assert_eq!(room.hear(), ["1 in 7.0"]);
+    room.live(7, 1..=2);
+    room.unsubscribe(1);
+    assert_eq!(room.hear(), ["1 out"]);
+    room.live(7, 3..=3);
+    room.router.end_ticks();
+    assert_eq!(room.subscribe(2, Some((7, 0))), Ok(()));
+    assert_eq!(room.hear(), ["2 in 7.0 recovered", "2 m1", "2 m2", "2 m3"]);
+    room.end();
+}
+
+#[test]
+fn topics_beyond_the_limit_do_not_linger() {
+    // Two topics may be without subscribers.
+    let mut room = room_of(class(KEPT, Duration::ZERO), 100, 4);
+    for topic in ["a", "b", "c"] {
+        assert_eq!(room.subscribe_to(topic, 1, None), Ok(()));
+    }
+    assert_eq!(room.asked(), ["join a", "join b", "join c"]);
+    room.router.end_resumes(conn(0, 1));
+    assert_eq!((room.router.topic_count(), room.asked()), (2, vec!["leave c".to_owned()]));
+    room.end();
+}
