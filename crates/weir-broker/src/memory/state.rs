@@ -250,10 +250,13 @@ impl State {
         let links = self.links.iter().filter(|(_, link)| can(link) && self.is_reachable);
         let ids: Vec<LinkId> = links.map(|(id, _)| *id).collect();
         for id in ids {
-            // Those that waited in a pause are carried out now. Nobody waits for them any more.
+            // Those that waited in a pause are carried out now. Nobody waits for them any more. Joins and leaves have ended
+            // with their connection: what the node has asked since counts.
             let waited = self.links.get_mut(&id).map(|link| link.agenda.take_requests());
             for request in waited.unwrap_or_default() {
-                self.execute(id, request, now);
+                if !matches!(request.method, Method::Join | Method::Leave) {
+                    self.execute(id, request, now);
+                }
             }
             let Some(link) = self.links.get_mut(&id) else { continue };
             let Some(since) = link.down.take() else { continue };
