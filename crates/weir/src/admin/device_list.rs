@@ -16,6 +16,7 @@ use weir_store::{BATCH_MAX, Device, DeviceEntry, Page, Put, Revoked, Serial};
 
 use crate::Handle;
 use crate::base::clock::unix_millis;
+use crate::core::node::Confirmations;
 use crate::http::web::problem::{Kind, Problem};
 use crate::http::web::query::Query;
 use crate::http::web::reply::{self, Reply};
@@ -99,15 +100,24 @@ pub(super) async fn find(handle: &Handle, id: &str) -> Result<Option<StoredDevic
     Ok(found.into_iter().flatten().next().map(StoredDevice::from))
 }
 
-/// Revokes a device and closes its connections. Returns whether it is known, in the store or by a
-/// connection.
-pub(super) async fn revoke(handle: &Handle, id: &str) -> Result<bool, Problem> {
+/// Revokes a device and closes its connections, in a cluster those at all nodes. Returns whether it
+/// is known, in the store or by a connection here, and in a cluster which nodes have confirmed.
+pub(super) async fn revoke(
+    handle: &Handle,
+    id: &str,
+) -> Result<(bool, Option<Confirmations>), Problem> {
     let (handle, id) = (handle.clone(), id.to_owned());
     whole(async move {
         // First in the store: a device that is admitted afterwards has been checked against the new
         // state.
         let is_kept = shut_out(&handle, &id).await?;
-        Ok(handle.revoke(&id).await? || is_kept)
+        let is_here = handle.revoke(&id).await?;
+        let confirmations = match &handle.shared().node {
+            Some(node) => Some(node.revoke_everywhere(&id).await),
+            None => None,
+        };
+        let confirmations = confirmations.transpose().map_err(|error| Problem::broker(&error))?;
+        Ok((is_here || is_kept, confirmations))
     })
     .await
 }
@@ -240,19 +250,28 @@ async fn put(
             // The key of any of these devices may have changed, and no later answer will say so.
             // Close their connections: their devices authenticate again.
             for serial in serials {
-                handle.revoke(serial.as_str()).await?;
+                end_connections(&handle, serial.as_str()).await?;
             }
             return Err(unanswered(&error));
         }
     };
-    let mut closed = Ok(());
+    let mut closed: Result<(), Problem> = Ok(());
     let rekeyed = puts.iter().zip(serials).filter(|(put, _)| **put == Put::Rekeyed);
     for (_, serial) in rekeyed {
         // A connection that cannot be closed at once does not keep the others open.
-        closed = closed.and(handle.revoke(serial.as_str()).await.map(drop));
+        closed = closed.and(end_connections(&handle, serial.as_str()).await);
     }
     closed?;
     Ok(puts)
+}
+
+/// Closes the connections of a device, in a cluster those at all nodes, soon.
+async fn end_connections(handle: &Handle, id: &str) -> Result<(), Problem> {
+    handle.revoke(id).await?;
+    match &handle.shared().node {
+        Some(node) => node.revoke_soon(id).await.map_err(|error| Problem::broker(&error)),
+        None => Ok(()),
+    }
 }
 
 /// Carries out a change to its end, even if the caller goes away. A change that stopped half-way

@@ -8,8 +8,9 @@ use utoipa::openapi::{HttpMethod, Required};
 
 use super::device_list::{ImportedView, StoredPageView};
 use super::ready;
-use super::views::{ConnectionView, ConnectionsView, DeviceView, TopicsView};
+use super::views::{ConnectionsView, DeviceView, NodesView, RevokingView, TopicsView};
 use crate::Part;
+use crate::core::node::ConnectionView;
 use crate::http::web::openapi::{
     Description, IDEMPOTENCY_KEY, Operation, idempotency_key, limit, text, text_like,
 };
@@ -35,6 +36,7 @@ fn write() -> Bytes {
         .operation(get.clone(), "/v1/devices/export", export())
         .operation(get.clone(), "/v1/devices/{id}", device())
         .operation(HttpMethod::Post, "/v1/devices/{id}/revoke", revoke())
+        .operation(get.clone(), "/v1/nodes", nodes())
         .operation(get.clone(), "/healthz", health())
         .operation(get.clone(), "/readyz", ready())
         .operation(get.clone(), "/metrics", metrics())
@@ -76,6 +78,11 @@ fn connections() -> Operation {
     paged("connections", "List connections")
         .query("device", "Only connections of this device", text())
         .query("topic", "Only connections in this topic", text())
+        .query(
+            "node",
+            "The number of the node whose connections to list; this one by default",
+            node(),
+        )
         .answers::<ConnectionsView>("A page")
         .refuses(&[Kind::ShardSilent])
 }
@@ -83,15 +90,15 @@ fn connections() -> Operation {
 fn connection() -> Operation {
     guarded("connection", "Look at a connection")
         .segment("id", "Its id", connection_id())
-        .answers::<ConnectionView>("The connection")
-        .refuses(&[Kind::NotFound, Kind::ShardSilent])
+        .answers::<ConnectionView>("The connection, at whichever node")
+        .refuses(&[Kind::NotFound, Kind::ShardSilent, Kind::NodeSilent])
 }
 
 fn close() -> Operation {
     guarded("close", "Close a connection")
         .segment("id", "Its id", connection_id())
         .answers_nothing(204, "It is told to close, with `closed_by_operator`")
-        .refuses(&[Kind::NotFound, Kind::ShardSilent])
+        .refuses(&[Kind::NotFound, Kind::ShardSilent, Kind::NodeSilent])
 }
 
 fn topics() -> Operation {
@@ -121,6 +128,7 @@ fn import() -> Operation {
         .body_text(&["text/csv", "application/x-ndjson"])
         .answers::<ImportedView>("The outcome of the rows")
         .refuses(&BODY)
+        .refuses(&[Kind::Uncertain, Kind::BrokerUnavailable])
         .refuses(&[Kind::NotFound, Kind::StoreUnavailable, Kind::ShardSilent])
 }
 
@@ -133,8 +141,8 @@ fn export() -> Operation {
 fn device() -> Operation {
     guarded("device", "Look at a device")
         .segment("id", DEVICE, device_id())
-        .answers::<DeviceView<'_>>("The device")
-        .refuses(&[Kind::NotFound, Kind::StoreUnavailable, Kind::ShardSilent])
+        .answers::<DeviceView<'_>>("The device, with its connections at all nodes")
+        .refuses(&[Kind::NotFound, Kind::StoreUnavailable, Kind::ShardSilent, Kind::NodeSilent])
 }
 
 fn revoke() -> Operation {
@@ -144,10 +152,19 @@ fn revoke() -> Operation {
         .body(nothing.into(), Required::False)
         .answers_nothing(
             204,
-            "The store revokes the device for good, if it has it. Its connections are told to close, with `revoked`",
+            "The store revokes the device for good, if it has it. Its connections are told to close, with `revoked`; \
+             in a cluster all nodes have done so",
         )
+        .accepts::<RevokingView>("The same, but some nodes of the cluster have not confirmed it yet")
         .refuses(&BODY)
         .refuses(&[Kind::NotFound, Kind::StoreUnavailable, Kind::ShardSilent])
+        .refuses(&[Kind::Uncertain, Kind::BrokerUnavailable])
+}
+
+fn nodes() -> Operation {
+    guarded("nodes", "List the nodes of the cluster that live; without a cluster this one alone")
+        .answers::<NodesView>("The nodes, by number")
+        .refuses(&[Kind::Uncertain, Kind::BrokerUnavailable])
 }
 
 fn health() -> Operation {
@@ -196,6 +213,10 @@ fn paged(id: &str, summary: &str) -> Operation {
         "`next_cursor` of the previous page",
         text_like("^[A-Za-z0-9_-]+$"),
     )
+}
+
+fn node() -> Object {
+    ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(0)).maximum(Some(1023)).build()
 }
 
 fn connection_id() -> Object {

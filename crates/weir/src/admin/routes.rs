@@ -41,6 +41,7 @@ pub(super) enum Route {
     Export,
     Device,
     Revoke,
+    Nodes,
     Health,
     Ready,
     Metrics,
@@ -48,7 +49,7 @@ pub(super) enum Route {
 }
 
 impl Route {
-    pub(super) const ALL: [(&'static str, Route); 13] = [
+    pub(super) const ALL: [(&'static str, Route); 14] = [
         ("/v1/publish", Route::Publish),
         ("/v1/events", Route::Events),
         ("/v1/connections", Route::Connections),
@@ -58,6 +59,7 @@ impl Route {
         ("/v1/devices/export", Route::Export),
         ("/v1/devices/{id}", Route::Device),
         ("/v1/devices/{id}/revoke", Route::Revoke),
+        ("/v1/nodes", Route::Nodes),
         ("/healthz", Route::Health),
         ("/readyz", Route::Ready),
         ("/metrics", Route::Metrics),
@@ -74,6 +76,7 @@ impl Route {
             Route::Connections
             | Route::Topics
             | Route::Device
+            | Route::Nodes
             | Route::Health
             | Route::Ready
             | Route::Metrics
@@ -93,6 +96,7 @@ impl Route {
             | Route::Export
             | Route::Device
             | Route::Revoke
+            | Route::Nodes
             | Route::Health
             | Route::Ready
             | Route::Metrics
@@ -230,6 +234,7 @@ impl Routes {
             Route::Topics => views::topics(&self.handle, query),
             Route::Devices => device_list::list(&self.handle, query).await,
             Route::Export => device_list::export(&self.handle),
+            Route::Nodes => views::nodes(&self.handle).await,
             Route::Device => views::device(&self.handle, id).await,
             Route::Health => Ok(text("ok\n")),
             Route::Metrics => {

@@ -5,39 +5,12 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::device_list;
-use crate::base::clock::millis;
+use crate::core::node::{Confirmations, ConnectionView, NodeAbout, NodeInfo, Others, Question};
 use crate::http::web::problem::{Kind, Problem};
 use crate::http::web::query::{self, Query};
 use crate::http::web::reply::{self, Reply};
 use crate::provisioning::device_store::StoredDevice;
-use crate::{Connection, ConnectionQuery, Handle};
-
-/// A connection.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Connection)]
-pub(super) struct ConnectionView {
-    /// 16 hexadecimal digits.
-    #[schema(pattern = "^[0-9a-f]{16}$")]
-    id: String,
-    device: String,
-    #[schema(required)]
-    peer: Option<String>,
-    /// The address by which limits count the connection.
-    #[schema(required)]
-    source: Option<String>,
-    /// `tcp` or `tls`.
-    transport: &'static str,
-    protocol: &'static str,
-    age_ms: u64,
-    idle_ms: u64,
-    heartbeat_ms: u64,
-    queued_bytes: usize,
-    /// Set only above the high watermark.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = u64, required = false)]
-    stalled_ms: Option<u64>,
-    topics: Vec<String>,
-}
+use crate::{ConnectionCursor, ConnectionQuery, Handle};
 
 /// A page of connections.
 #[derive(Debug, Serialize, ToSchema)]
@@ -47,6 +20,52 @@ pub(super) struct ConnectionsView {
     /// `null` on the last page.
     #[schema(required)]
     next_cursor: Option<String>,
+    #[serde(flatten)]
+    missing: MissingView,
+}
+
+/// What is missing in an answer of several nodes.
+#[derive(Debug, Default, Serialize, ToSchema)]
+pub(super) struct MissingView {
+    /// Nodes of the cluster that did not answer; their connections are missing.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    missing_nodes: Vec<u16>,
+    /// Present, and true, if the broker did not tell which nodes there are.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[schema(required = false)]
+    nodes_unknown: bool,
+}
+
+/// The nodes that live.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Nodes)]
+pub(super) struct NodesView {
+    nodes: Vec<NodeView>,
+}
+
+/// A node.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Node)]
+pub(super) struct NodeView {
+    /// 0 if it belongs to no cluster.
+    number: u16,
+    name: String,
+    /// Whether it has answered this request itself.
+    own: bool,
+    /// `null` if a node of another version tells something else.
+    #[schema(required)]
+    about: Option<NodeAbout>,
+}
+
+/// A device that is revoked, but perhaps still connected somewhere.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Revoking)]
+pub(super) struct RevokingView {
+    /// Nodes that have closed the device's connections.
+    confirmed: Vec<u16>,
+    #[serde(flatten)]
+    missing: MissingView,
 }
 
 /// A topic.
@@ -83,39 +102,60 @@ pub(super) struct DeviceView<'a> {
     /// The store's record of the device; `null` if there is none.
     #[schema(required)]
     stored: Option<StoredDevice>,
+    #[serde(flatten)]
+    missing: MissingView,
 }
 
 /// `GET /v1/connections`.
 pub(super) async fn connections(handle: &Handle, query: Option<&str>) -> Result<Reply, Problem> {
-    let query = Query::parse(query, &["limit", "cursor", "device", "topic"])?;
+    let query = Query::parse(query, &["limit", "cursor", "device", "topic", "node"])?;
     let asked = ConnectionQuery {
         device: query.value("device").map(str::to_owned),
         topic: query.value("topic").map(str::to_owned),
         cursor: query.connection_cursor()?,
         limit: query.limit()?,
     };
-    let (connections, next) = handle.connections(&asked).await?;
+    let shared = handle.shared();
+    let number = match query.value("node") {
+        Some(number) => node_number(number)?,
+        None => shared.node.as_ref().map_or(0, |node| node.number()),
+    };
+    let found = shared.connections_at(number, asked).await?;
+    let missing_nodes = if found.is_some() { vec![] } else { vec![number] };
+    let found = found.unwrap_or_default();
+    let cursor = |(shard, cursor)| query::connection_cursor(ConnectionCursor { shard, cursor });
     let view = ConnectionsView {
-        connections: connections.into_iter().map(ConnectionView::from).collect(),
-        next_cursor: next.map(query::connection_cursor),
+        connections: found.connections,
+        next_cursor: found.next.map(cursor),
+        missing: MissingView { missing_nodes, nodes_unknown: false },
     };
     Ok(reply::json(StatusCode::OK, &view))
 }
 
 /// `GET /v1/connections/{id}`.
 pub(super) async fn connection(handle: &Handle, id: &str) -> Result<Reply, Problem> {
-    match handle.connection(connection_id(id)?).await? {
-        Some(connection) => Ok(reply::json(StatusCode::OK, &ConnectionView::from(connection))),
-        None => Err(no_connection(id)),
+    let (shared, number) = (handle.shared(), connection_id(id)?);
+    if let Some(connection) = handle.connection(number).await? {
+        return Ok(reply::json(StatusCode::OK, &shared.view(connection)));
+    }
+    let others = shared.ask_others(Question::Connection { id: number.to_u64() }).await;
+    match others.connections.first() {
+        Some(connection) => Ok(reply::json(StatusCode::OK, connection)),
+        None => Err(nowhere(&others, no_connection(id))),
     }
 }
 
 /// `DELETE /v1/connections/{id}`.
 pub(super) async fn close(handle: &Handle, id: &str) -> Result<Reply, Problem> {
-    if handle.close(connection_id(id)?).await? {
+    let number = connection_id(id)?;
+    if handle.close(number).await? {
         return Ok(reply::empty(StatusCode::NO_CONTENT));
     }
-    Err(no_connection(id))
+    let others = handle.shared().ask_others(Question::Close { id: number.to_u64() }).await;
+    if others.is_known {
+        return Ok(reply::empty(StatusCode::NO_CONTENT));
+    }
+    Err(nowhere(&others, no_connection(id)))
 }
 
 /// `GET /v1/topics`.
@@ -142,12 +182,28 @@ pub(super) fn topics(handle: &Handle, query: Option<&str>) -> Result<Reply, Prob
 /// `GET /v1/devices/{id}`.
 pub(super) async fn device(handle: &Handle, id: &str) -> Result<Reply, Problem> {
     let id = &query::segment(id, "id")?;
+    let shared = handle.shared();
     let (connections, stored) = (handle.device(id).await?, device_list::find(handle, id).await?);
-    if connections.is_none() && stored.is_none() {
-        return Err(no_device(id));
+    let others = shared.ask_others(Question::Device { device: id.clone() }).await;
+    if connections.is_none() && stored.is_none() && !others.is_known {
+        return Err(nowhere(&others, no_device(id)));
     }
-    let connections = connections.into_iter().flatten().map(ConnectionView::from).collect();
-    Ok(reply::json(StatusCode::OK, &DeviceView { device: id, connections, stored }))
+    let own = connections.into_iter().flatten().map(|connection| shared.view(connection));
+    let connections = own.chain(others.connections).collect();
+    let missing = MissingView { missing_nodes: others.missing, nodes_unknown: others.are_unknown };
+    Ok(reply::json(StatusCode::OK, &DeviceView { device: id, connections, stored, missing }))
+}
+
+/// `GET /v1/nodes`.
+pub(super) async fn nodes(handle: &Handle) -> Result<Reply, Problem> {
+    let nodes = handle.shared().nodes().await.map_err(|error| Problem::broker(&error))?;
+    let view = |NodeInfo { number, name, about, is_own, .. }: NodeInfo| NodeView {
+        number,
+        name,
+        own: is_own,
+        about,
+    };
+    Ok(reply::json(StatusCode::OK, &NodesView { nodes: nodes.into_iter().map(view).collect() }))
 }
 
 /// `POST /v1/devices/{id}/revoke`; its body is empty, or an empty object.
@@ -158,30 +214,29 @@ pub(super) async fn revoke(handle: &Handle, id: &str, body: &[u8]) -> Result<Rep
         return Err(Problem::new(Kind::InvalidRequest, detail));
     }
     let id = &query::segment(id, "id")?;
-    if device_list::revoke(handle, id).await? {
-        return Ok(reply::empty(StatusCode::NO_CONTENT));
+    let (is_known, confirmations) = device_list::revoke(handle, id).await?;
+    match confirmations {
+        // Whether another node knows the device, none has said.
+        Some(confirmations) if !confirmations.are_complete() => {
+            let Confirmations { confirmed, missing, is_known } = confirmations;
+            let missing = MissingView { missing_nodes: missing, nodes_unknown: !is_known };
+            Ok(reply::json(StatusCode::ACCEPTED, &RevokingView { confirmed, missing }))
+        }
+        None if !is_known => Err(no_device(id)),
+        Some(_) | None => Ok(reply::empty(StatusCode::NO_CONTENT)),
     }
-    Err(no_device(id))
 }
 
-impl From<Connection> for ConnectionView {
-    fn from(connection: Connection) -> Self {
-        let info = connection.info;
-        Self {
-            id: info.id.to_string(),
-            device: connection.device,
-            peer: info.peer.map(|peer| peer.to_string()),
-            source: connection.source,
-            transport: info.transport.name(),
-            protocol: info.origin.format.name(),
-            age_ms: millis(info.age),
-            idle_ms: millis(info.idle),
-            heartbeat_ms: millis(info.heartbeat),
-            queued_bytes: info.queued_bytes,
-            stalled_ms: info.stalled.map(millis),
-            topics: connection.topics,
-        }
+fn node_number(text: &str) -> Result<u16, Problem> {
+    text.parse().map_err(|_| Problem::field("node", "a node's number is a number up to 1023"))
+}
+
+/// Where no node has found anything: a problem that tells whether all were asked.
+fn nowhere(others: &Others, problem: Problem) -> Problem {
+    if others.missing.is_empty() && !others.are_unknown {
+        return problem;
     }
+    Problem::nodes_silent(&others.missing)
 }
 
 fn connection_id(text: &str) -> Result<weir_engine::ConnId, Problem> {

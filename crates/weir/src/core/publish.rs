@@ -15,7 +15,7 @@ use crate::base::mailboxes::{self, Credits, Publisher};
 use crate::base::model::{Accepted, IdempotencyKey, Payload, Publication, PublishError, Target};
 use crate::cluster::Cluster;
 use crate::core::handle::{FromDevice, Handle, OnPublish, Refusal};
-use crate::core::publishing::Publishing;
+use crate::core::publishing::{Publishing, RETRY_AFTER};
 use crate::core::rights::{Caller, CallerDevice};
 use crate::core::state::SharedState;
 use crate::limits::rates::Sender;
@@ -485,6 +485,3 @@ const NOT_TO_DEVICES: &str = "devices publish to topics only; a service needs th
                               to publish to a device or to all (auth.services, may)";
 /// Each message carries these fields, and no sensible media type or key is longer.
 const FIELD_BYTES_MAX: usize = 255;
-/// A mailbox empties within a few turns; one second is the shortest delay that HTTP's `Retry-After`
-/// can name.
-pub(in crate::core) const RETRY_AFTER: Duration = Duration::from_secs(1);

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
 
 use tokio::runtime;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
@@ -11,7 +12,6 @@ use tokio::task::coop;
 use weir_broker::{Error, Waiting};
 
 use crate::base::model::{Accepted, NodesReached, PublishError};
-use crate::core::publish::RETRY_AFTER;
 use crate::observe::counters::{Counters, PublishTarget, RefuseCause};
 
 /// A message on its way: a future of [`Accepted`].
@@ -146,3 +146,7 @@ fn refusal(error: &Error) -> PublishError {
         }
     }
 }
+
+/// A mailbox empties within a few turns; one second is the shortest delay that HTTP's `Retry-After`
+/// can name.
+pub(in crate::core) const RETRY_AFTER: Duration = Duration::from_secs(1);

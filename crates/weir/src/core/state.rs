@@ -14,7 +14,7 @@ use crate::base::clock::unix_time;
 use crate::base::config::Config;
 use crate::base::mailboxes::Mailboxes;
 use crate::base::model::TopicInfo;
-use crate::cluster::{BrokerEvents, Cluster, ClusterSettings, LocalNode, OpenBroker};
+use crate::cluster::{BrokerEvents, Cluster, ClusterSettings, OpenBroker};
 use crate::core::adoptions::PendingAdoptions;
 use crate::core::events::Bus;
 use crate::core::idempotency::Idempotency;
@@ -84,7 +84,7 @@ pub(crate) struct Topics {
     cluster: Option<Arc<Cluster>>,
     node: Option<Arc<ClusterNode>>,
     /// Where the broker tells what it hears, if there is one.
-    events: Option<Arc<BrokerEvents>>,
+    pub(crate) events: Option<Arc<BrokerEvents>>,
 }
 
 impl Topics {
@@ -137,11 +137,11 @@ impl SharedState {
             });
         let has_cache = device_store.as_ref().is_some_and(|devices| devices.has_cache());
         let shards = engine.shard_count();
-        let Topics { mailboxes, router, cluster, node, events } = topics;
+        let Topics { mailboxes, router, cluster, node, .. } = topics;
         let limits = &config.limits;
         let started_ms = u64::try_from(unix_time().as_millis()).unwrap_or(0);
         let draining = watch::Sender::new(false);
-        let shared = Arc::new(SharedState {
+        Arc::new(SharedState {
             router,
             cluster,
             node,
@@ -172,12 +172,7 @@ impl SharedState {
             counters,
             message_ids: AtomicU64::new(started_ms << MESSAGE_COUNT_BITS),
             config,
-        });
-        if let (Some(node), Some(events)) = (&shared.node, events) {
-            node.set_shared(&shared);
-            events.set_node(Arc::clone(node) as Arc<dyn LocalNode>);
-        }
-        shared
+        })
     }
 
     pub(crate) fn config(&self) -> &Config {

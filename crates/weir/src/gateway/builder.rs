@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rustls::sign::SigningKey;
 use weir_broker::{Answer, Broker, EventHandler};
-use weir_engine::{Budget, OwnNode, Transport};
+use weir_engine::{Budget, Engine, OwnNode, Transport};
 
 use super::{
     Gateway, OWN_DESCRIPTORS, Settling, StartError, Started, addrs, bind_admin, bind_all, launch,
@@ -170,26 +170,19 @@ impl GatewayBuilder {
         let (listeners, buffers) = bind_all(&config, &settling)?;
         let udp = udp::bind(&config, &resources).map_err(StartError::listen_udp)?;
         let counters = Arc::<Counters>::default();
-        let tls = match &settling.tls {
-            Some(workers) => {
-                Some(tls::Service::start(&config, workers, signing_keys, Arc::clone(&counters))?)
-            }
-            None => None,
-        };
-        let jwt = Jwt::new(&config)?;
+        let start_tls =
+            |workers| tls::Service::start(&config, workers, signing_keys, Arc::clone(&counters));
+        let tls = settling.tls.as_ref().map(start_tls).transpose()?;
         let own_tokens = device_store.clone().map(|devices| devices as Arc<dyn TokenSource>);
-        let tokens = tokens.or(own_tokens);
-        let verifier = settling.verify.as_ref().map(|workers| workers.handle().clone());
-        let auth = Authenticator::new(&config, tokens, jwt, verifier, Arc::clone(&counters));
+        let auth = authenticator(&config, &settling, tokens.or(own_tokens), &counters)?;
         // Front threads and settling threads write to the access log.
         let recording = resources.front_threads(&config.threads) + resources.settling_threads();
         let access_log = AccessLog::start(&config.access_log, recording)?;
         let retention_bytes = config.retention_bytes(&resources);
         let budget = Budget::with_retention(budget_bytes, retention_bytes);
         let own = OwnNode::default();
-        let started_shards =
-            start_shards(&config, (depths, own.clone()), allocated_bytes, budget, &shards)?;
-        let (engine, queues) = started_shards;
+        let given = (depths, own.clone());
+        let (engine, queues) = start_shards(&config, given, allocated_bytes, budget, &shards)?;
         let own_fds = admin::open_fds().unwrap_or(OWN_DESCRIPTORS);
         let sockets_max = admission::sockets_max(open_files.soft, own_fds);
         let connections_max = admission::connections_max(&config.limits, sockets_max, shards.len());
@@ -211,15 +204,12 @@ impl GatewayBuilder {
         };
         started.log(&config);
         let doors = Doorkeepers { tls, auth, device_store };
-        let broker = match broker {
-            Some(open) => Some(open),
-            None => cluster::configured(&config).map_err(StartError::BrokerAuthorities)?,
-        };
-        let topics = Topics::start(&config, (&engine, own), &counters, broker).await?;
+        let topics = start_topics(&config, (&engine, own), &counters, broker).await?;
+        let events = topics.events.clone();
         let shared =
             SharedState::new(*config, engine, (doors, topics), access_log, counters, sockets_max);
-        if let Some(node) = &shared.node {
-            node.begin(&shared).await;
+        if let (Some(node), Some(events)) = (&shared.node, events) {
+            node.begin(&shared, &events).await;
         }
         let handle = Handle::new(shared, on_publish);
         let udp = udp::start(&handle, udp).map_err(StartError::Udp)?;
@@ -227,6 +217,31 @@ impl GatewayBuilder {
         gateway.udp = udp;
         Ok(gateway)
     }
+}
+
+fn authenticator(
+    config: &Config,
+    settling: &Settling,
+    tokens: Option<Arc<dyn TokenSource>>,
+    counters: &Arc<Counters>,
+) -> Result<Authenticator, StartError> {
+    let jwt = Jwt::new(config)?;
+    let verifier = settling.verify.as_ref().map(|workers| workers.handle().clone());
+    Ok(Authenticator::new(config, tokens, jwt, verifier, Arc::clone(counters)))
+}
+
+/// Starts the router, and its part in the cluster that the program or the configuration names.
+async fn start_topics(
+    config: &Config,
+    (engine, own): (&Engine, OwnNode),
+    counters: &Arc<Counters>,
+    broker: Option<OpenBroker>,
+) -> Result<Topics, StartError> {
+    let broker = match broker {
+        Some(open) => Some(open),
+        None => cluster::configured(config).map_err(StartError::BrokerAuthorities)?,
+    };
+    Ok(Topics::start(config, (engine, own), counters, broker).await?)
 }
 
 impl Default for Depths {

@@ -1,6 +1,5 @@
 //! Several nodes on one broker, in one process: what is not about topics.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
@@ -10,23 +9,19 @@ use weir_broker::memory::{Memory, MemoryOptions, NodeOptions};
 use super::device::{Device, text_of};
 use super::http::Server;
 use super::{check, post};
-use crate::Config;
+use crate::{Config, GatewayBuilder};
 
 /// A node of the cluster that `memory` holds together.
 async fn node(memory: &Memory, name: &str) -> Server {
     let mut config = Config::default();
     config.cluster.node = name.to_owned();
-    node_with(memory, name, config).await
-}
-
-async fn node_with(memory: &Memory, name: &str, config: Config) -> Server {
     let (memory, name) = (memory.clone(), name.to_owned());
-    Server::start_with(config, |builder| {
+    let embed = |builder: GatewayBuilder| {
         builder.broker(move |handler| {
             Box::pin(async move { Ok(memory.node(&name, NodeOptions::default(), handler)) })
         })
-    })
-    .await
+    };
+    Box::pin(Server::start_with(config, embed)).await
 }
 
 fn memory() -> Memory {
@@ -154,4 +149,89 @@ async fn what_the_broker_does_not_take_is_refused() {
         check(&one, &post("/v1/publish"), body, 503, &["broker-unavailable"]).await;
     }
     one.stop().await;
+}
+
+#[tokio::test]
+async fn a_revocation_closes_the_device_at_every_node() {
+    let memory = memory();
+    let (one, two) = (node(&memory, "one").await, node(&memory, "two").await);
+    let mut device = Device::connect(two.device_addr(), "d", &[]).await;
+    claimed(&memory, "d", &[device.connection_id]).await;
+    check(&one, &post("/v1/devices/d/revoke"), "", 204, &[]).await;
+    assert_eq!(device.goodbye().await, "revoked");
+    one.stop().await;
+    two.stop().await;
+}
+
+#[tokio::test]
+async fn a_node_that_was_away_revokes_on_its_return_and_is_named_until_then() {
+    let memory = memory();
+    let (one, two) = (node(&memory, "one").await, node(&memory, "two").await);
+    let mut device = Device::connect(two.device_addr(), "d", &[]).await;
+    claimed(&memory, "d", &[device.connection_id]).await;
+    memory.disconnect("two");
+    let says = &[r#""confirmed":[1]"#, r#""missing_nodes":[2]"#];
+    check(&one, &post("/v1/devices/d/revoke"), "", 202, says).await;
+    memory.reconnect("two");
+    assert_eq!(device.goodbye().await, "revoked");
+    // A device that comes afterwards is not concerned, at a new node neither.
+    let three = node(&memory, "three").await;
+    let mut again = Device::connect(three.device_addr(), "d", &["t"]).await;
+    claimed(&memory, "d", &[again.connection_id]).await;
+    check(&one, &post("/v1/publish"), r#"{"device":"d","text":"x"}"#, 200, &[]).await;
+    assert_eq!(text_of(&again.push().await), "x");
+    check(&one, &post("/v1/devices/other/revoke"), "", 204, &[]).await;
+    memory.set_reachable(false);
+    check(&one, &post("/v1/devices/d/revoke"), "", 503, &["broker-unavailable"]).await;
+    for server in [one, two, three] {
+        server.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn the_admin_api_looks_at_every_node() {
+    let memory = memory();
+    let (one, two) = (node(&memory, "one").await, node(&memory, "two").await);
+    let device = Device::connect(two.device_addr(), "d", &[]).await;
+    let id = format!("{:016x}", device.connection_id);
+    let nodes = check(&one, "GET /v1/nodes", "", 200, &[]).await.json();
+    let names = [0, 1].map(|at| nodes["nodes"][at]["name"].clone());
+    assert_eq!(names, [json!("one"), json!("two")], "{nodes}");
+    assert_eq!(nodes["nodes"][0]["own"], true);
+    assert_eq!(nodes["nodes"][1]["about"]["version"], env!("CARGO_PKG_VERSION"));
+    for (request, status, says) in [
+        ("GET /v1/devices/d".to_owned(), 200, format!(r#""id":"{id}","node":2"#)),
+        (format!("GET /v1/connections/{id}"), 200, r#""device":"d""#.to_owned()),
+        ("GET /v1/connections?node=2".to_owned(), 200, id.clone()),
+        (
+            "GET /v1/connections".to_owned(),
+            200,
+            r#"{"connections":[],"next_cursor":null}"#.to_owned(),
+        ),
+        ("GET /v1/connections?node=9".to_owned(), 200, r#""missing_nodes":[9]"#.to_owned()),
+        ("GET /v1/connections?node=x".to_owned(), 400, r#""field":"node""#.to_owned()),
+        ("GET /v1/devices/e".to_owned(), 404, "not known".to_owned()),
+        (format!("DELETE /v1/connections/{id}"), 204, String::new()),
+    ] {
+        check(&one, &request, "", status, &[&says]).await;
+    }
+    claimed(&memory, "d", &[]).await;
+    check(&one, &format!("DELETE /v1/connections/{id}"), "", 404, &[]).await;
+    memory.disconnect("two");
+    check(&one, &format!("GET /v1/connections/{id}"), "", 503, &["node-silent"]).await;
+    memory.reconnect("two");
+    two.stop().await;
+    let nodes = check(&one, "GET /v1/nodes", "", 200, &[]).await.json();
+    assert_eq!(nodes["nodes"].as_array().unwrap().len(), 1, "a node that ends is listed no more");
+    one.stop().await;
+}
+
+#[tokio::test]
+async fn a_node_alone_lists_itself() {
+    let server = Server::start(Config::default()).await;
+    check(&server, "GET /v1/nodes", "", 200, &[r#""number":0"#, r#""own":true"#]).await;
+    let silent = [r#""missing_nodes":[1]"#];
+    check(&server, "GET /v1/connections?node=1", "", 200, &silent).await;
+    check(&server, "GET /v1/connections?node=0", "", 200, &[r#""next_cursor":null"#]).await;
+    server.stop().await;
 }

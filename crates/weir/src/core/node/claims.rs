@@ -13,8 +13,7 @@ use weir_engine::ConnId;
 
 use super::ClusterNode;
 use crate::auth::devices::{DevicePlace, Devices};
-use crate::core::state::SharedState;
-use crate::limits::admission::AcceptOrder;
+use crate::limits::admission::{AcceptOrder, Admission};
 
 /// What the broker is to be told of connections.
 ///
@@ -182,17 +181,17 @@ impl Changes {
 
 impl ClusterNode {
     /// Sends claims and releases until the gateway ends.
-    pub(super) async fn run_claims(&self, shared: &SharedState) {
+    pub(super) async fn run_claims(&self, devices: &Devices, admission: &Admission) {
         let mut has_failed = false;
         loop {
-            let batch = self.claims.take(&shared.devices);
+            let batch = self.claims.take(devices);
             if batch.claims.is_empty() && batch.releases.is_empty() {
                 if self.claims.is_done() {
                     self.claims.wake.notified().await;
                 }
                 continue;
             }
-            let Err(error) = self.send_batch(shared, batch).await else {
+            let Err(error) = self.send_batch(admission, batch).await else {
                 has_failed = false;
                 continue;
             };
@@ -206,7 +205,7 @@ impl ClusterNode {
     /// Claims go first: a device that is claimed and released at once is not left in between.
     async fn send_batch(
         &self,
-        shared: &SharedState,
+        admission: &Admission,
         mut batch: Batch,
     ) -> Result<(), weir_broker::Error> {
         let claim = |device: &Name, conn: &ConnId, age| Claim {
@@ -216,7 +215,7 @@ impl ClusterNode {
         };
         let broker = self.cluster.broker();
         let claims = batch.claims.iter();
-        let claims = claims.map(|(id, conn, order)| claim(id, conn, shared.admission.age(*order)));
+        let claims = claims.map(|(id, conn, order)| claim(id, conn, admission.age(*order)));
         let claims: Vec<Claim> = claims.collect();
         if !claims.is_empty()
             && let Err(error) = broker.claim(claims).await

@@ -182,6 +182,11 @@ impl ClusterNode {
         Ok(())
     }
 
+    /// Tells all nodes that a device is revoked.
+    pub(crate) async fn revoke_soon(&self, device: &str) -> Result<(), Error> {
+        self.cluster.broker().revoke(Name::from(device)).await.map(drop)
+    }
+
     /// Tells all nodes that a device is revoked, and waits for them for some time.
     ///
     /// Errors: the broker does not take it, or has not answered. It may be asked again.

@@ -180,6 +180,12 @@ impl Operation {
         self.answers_json(description, schema.into())
     }
 
+    /// Status 202 with a JSON type.
+    pub(crate) fn accepts<T: ToSchema>(mut self, description: &str) -> Self {
+        let schema = add::<T>(&mut self.schemas);
+        self.response(202, description, Some(("application/json", schema.into())))
+    }
+
     /// Status 200 with one of two JSON types.
     pub(crate) fn answers_with<One: ToSchema, Other: ToSchema>(
         mut self,

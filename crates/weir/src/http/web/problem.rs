@@ -72,6 +72,8 @@ pub(crate) enum Kind {
     StoreUnavailable,
     /// A shard does not answer.
     ShardSilent,
+    /// A node of the cluster does not answer.
+    NodeSilent,
     /// The server does not listen yet, or it drains.
     NotReady,
 }
@@ -151,6 +153,7 @@ impl Kind {
                 ("store-unavailable", "The store of devices does not answer", UNAVAILABLE)
             }
             Kind::ShardSilent => ("shard-silent", "A shard does not answer", UNAVAILABLE),
+            Kind::NodeSilent => ("node-silent", "A node does not answer", UNAVAILABLE),
             Kind::NotReady => ("not-ready", "Not ready", UNAVAILABLE),
         }
     }
@@ -241,6 +244,29 @@ impl Problem {
     pub(crate) fn store_unavailable() -> Self {
         let detail = "the store of devices and tokens does not answer; try again";
         Self::retry(Kind::StoreUnavailable, STORE_RETRY, detail)
+    }
+
+    /// The broker of the cluster has not done what an operator has asked for.
+    pub(crate) fn broker(error: &weir_broker::Error) -> Self {
+        use weir_broker::Error;
+        let kind = match error {
+            Error::Uncertain(_) => Kind::Uncertain,
+            Error::Unavailable(_)
+            | Error::Overloaded { .. }
+            | Error::Refused(_)
+            | Error::OtherCluster { .. }
+            | Error::Damaged(_) => Kind::BrokerUnavailable,
+        };
+        Self::retry(kind, BROKER_RETRY, error.to_string())
+    }
+
+    /// Some nodes of the cluster have not answered, and the others know nothing.
+    pub(crate) fn nodes_silent(missing: &[u16]) -> Self {
+        let detail = match missing {
+            [] => "the broker does not tell which nodes there are".to_owned(),
+            missing => format!("the nodes {missing:?} do not answer, and no other one knows it"),
+        };
+        Self::retry(Kind::NodeSilent, BROKER_RETRY, detail)
     }
 
     /// The same for an operator, who may see the reason.
@@ -383,6 +409,8 @@ const CUT: &str = "…";
 
 /// The gateway tries a lost store again about as often.
 const STORE_RETRY: Duration = Duration::from_secs(2);
+/// A failover takes some seconds; a short trouble is over at once.
+const BROKER_RETRY: Duration = Duration::from_secs(1);
 
 impl From<http_ledger::NoShare> for Problem {
     fn from(no_share: http_ledger::NoShare) -> Self {
