@@ -1,23 +1,33 @@
 //! Several nodes on one broker, in one process: what is not about topics.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
 use tokio::time::sleep;
 use weir_broker::memory::{Memory, MemoryOptions, NodeOptions};
+use weir_store::{BatchLimits, Secrets};
 
 use super::device::{Device, text_of};
 use super::http::Server;
 use super::{check, post};
-use crate::{Config, GatewayBuilder};
+use crate::{Config, DeviceStore, GatewayBuilder};
 
 /// A node of the cluster that `memory` holds together.
 async fn node(memory: &Memory, name: &str) -> Server {
+    node_with(memory, name, |builder| builder).await
+}
+
+async fn node_with(
+    memory: &Memory,
+    name: &str,
+    embed: impl FnOnce(GatewayBuilder) -> GatewayBuilder,
+) -> Server {
     let mut config = Config::default();
     config.cluster.node = name.to_owned();
     let (memory, name) = (memory.clone(), name.to_owned());
     let embed = |builder: GatewayBuilder| {
-        builder.broker(move |handler| {
+        embed(builder).broker(move |handler| {
             Box::pin(async move { Ok(memory.node(&name, NodeOptions::default(), handler)) })
         })
     };
@@ -186,6 +196,29 @@ async fn a_node_that_was_away_revokes_on_its_return_and_is_named_until_then() {
     for server in [one, two, three] {
         server.stop().await;
     }
+}
+
+#[tokio::test]
+async fn a_node_that_was_away_for_too_long_asks_the_store() {
+    let (memory, limits) = (memory(), BatchLimits::default());
+    let store = Arc::new(weir_store::conformance::Memory::new());
+    let store = Arc::new(DeviceStore::new(store, &limits, Secrets::new(&[1; 32])));
+    let with_store = |builder: GatewayBuilder| builder.devices(Arc::clone(&store));
+    let one = node_with(&memory, "one", with_store).await;
+    let two = node_with(&memory, "two", with_store).await;
+    let mut device = Device::connect(two.device_addr(), "d", &[]).await;
+    let other = Device::connect(two.device_addr(), "other", &[]).await;
+    claimed(&memory, "d", &[device.connection_id]).await;
+    let import = "POST /v1/devices\nContent-Type: text/csv";
+    check(&one, import, "devSn,devKey\nd,key\n", 200, &[r#""added":1"#]).await;
+    memory.disconnect("two");
+    check(&one, &post("/v1/devices/d/revoke"), "", 202, &[r#""missing_nodes":[2]"#]).await;
+    memory.forget_revocations(1);
+    memory.reconnect("two");
+    assert_eq!(device.goodbye().await, "revoked");
+    claimed(&memory, "other", &[other.connection_id]).await;
+    one.stop().await;
+    two.stop().await;
 }
 
 #[tokio::test]

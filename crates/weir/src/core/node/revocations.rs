@@ -29,6 +29,8 @@ pub(super) struct Revoked {
 struct Progress {
     /// The last revocation before which none is missing.
     last: Option<RevocationId>,
+    /// The last one that came as an event since the last gap.
+    heard: Option<RevocationId>,
     /// How often something may have been missed.
     gaps: u64,
     /// So many of the gaps are filled.
@@ -59,7 +61,10 @@ impl Revoked {
     }
 
     pub(super) fn read_again(&self) {
-        self.lock().gaps += 1;
+        let mut progress = self.lock();
+        progress.gaps += 1;
+        progress.heard = None;
+        drop(progress);
         self.wake.notify_one();
     }
 
@@ -74,6 +79,16 @@ impl Progress {
             self.last = Some(id);
         }
     }
+
+    /// All until that gap is read. If there was none since, what was heard proves something.
+    fn fill(&mut self, gaps: u64) {
+        self.filled = self.filled.max(gaps);
+        if self.gaps == self.filled
+            && let Some(heard) = self.heard.clone()
+        {
+            self.advance(heard);
+        }
+    }
 }
 
 impl ClusterNode {
@@ -82,9 +97,9 @@ impl ClusterNode {
         // What still waits for room in a shard's queue goes on by itself.
         let _ = shared.revoke_soon(&revocation.device);
         let mut progress = self.revoked.lock();
-        if progress.gaps == progress.filled {
-            progress.advance(revocation.id.clone());
-        }
+        progress.heard = progress.heard.take().max(Some(revocation.id.clone()));
+        let filled = progress.filled;
+        progress.fill(filled);
         drop(progress);
         self.announcing.soon();
     }
@@ -93,17 +108,19 @@ impl ClusterNode {
     /// concern nobody here.
     pub(super) async fn read_first_revocations(&self) {
         let gaps = self.revoked.lock().gaps;
-        if let Err(error) = self.read_revocations(|_| ()).await {
+        // A store that was asked now would know of no connection here.
+        let mut is_incomplete = false;
+        if let Err(error) = self.read_revocations(|_| (), &mut is_incomplete).await {
             // They are read, and carried out, as soon as the broker answers.
             warn!(%error, "the broker does not tell which devices are revoked");
             self.revoked.read_again();
         }
-        let mut progress = self.revoked.lock();
-        progress.filled = progress.filled.max(gaps);
+        self.revoked.lock().fill(gaps);
     }
 
     /// Reads revocations after each gap, until the gateway ends.
     pub(super) async fn run_revocations(&self, shared: &SharedState) {
+        let mut is_incomplete = false;
         loop {
             let (gaps, filled) = {
                 let progress = self.revoked.lock();
@@ -116,14 +133,15 @@ impl ClusterNode {
             let carry_out = |revocation: &Revocation| {
                 let _ = shared.revoke_soon(&revocation.device);
             };
-            let read = match self.read_revocations(carry_out).await {
-                Ok(true) => Ok(()),
-                Ok(false) => self.check_devices(shared).await,
+            let read = match self.read_revocations(carry_out, &mut is_incomplete).await {
+                Ok(()) if is_incomplete => self.check_devices(shared).await,
+                Ok(()) => Ok(()),
                 Err(error) => Err(error.to_string()),
             };
             match read {
                 Ok(()) => {
-                    self.revoked.lock().filled = gaps;
+                    is_incomplete = false;
+                    self.revoked.lock().fill(gaps);
                     self.announcing.soon();
                 }
                 Err(error) => {
@@ -134,21 +152,24 @@ impl ClusterNode {
         }
     }
 
-    /// Reads to the end. Returns whether none is missing.
-    async fn read_revocations(&self, carry_out: impl Fn(&Revocation)) -> Result<bool, Error> {
-        let mut are_complete = true;
+    /// Reads to the end. Sets `is_incomplete` if some are missing.
+    async fn read_revocations(
+        &self,
+        carry_out: impl Fn(&Revocation),
+        is_incomplete: &mut bool,
+    ) -> Result<(), Error> {
         loop {
             let after = self.revoked.last();
             let page = self.cluster.broker().revocations(after).await?;
             let Revocations { revoked, is_complete } = page;
-            are_complete &= is_complete;
+            *is_incomplete |= !is_complete;
             revoked.iter().for_each(&carry_out);
             let is_last = revoked.len() < Revocations::PAGE;
             if let Some(last) = revoked.into_iter().next_back() {
                 self.revoked.lock().advance(last.id);
             }
             if is_last {
-                return Ok(are_complete);
+                return Ok(());
             }
         }
     }
