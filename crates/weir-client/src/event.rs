@@ -15,9 +15,6 @@ pub enum Event {
     Subscribed(Subscribed),
     /// This connection is no longer subscribed to a topic.
     Unsubscribed(Unsubscribed),
-    /// Connections have entered or left a topic; only where [`Subscription::presence`](crate::Subscription::presence)
-    /// asked for it.
-    Presence(Presence),
     /// A message of ours was accepted.
     Published(Published),
     /// The server could not do something that we asked for. The connection stays.
@@ -100,29 +97,6 @@ pub struct Subscribed {
     /// Where messages are lost: those after this position, which was asked for or had been seen. They end at `position`
     /// if the epochs are equal; otherwise nobody knows how many there were. `None`: none are lost.
     pub lost_after: Option<Position>,
-}
-
-/// Who has entered a topic and who has left it since the event before.
-///
-/// A first one does not name those who are there already: the server's list of a topic's members does
-/// (`GET /v1/topics/{topic}/presence`). Somebody may be in both, so take the members for a set.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Presence {
-    /// Topic name.
-    pub topic: String,
-    /// Connections that have entered.
-    pub joined: Vec<Member>,
-    /// Connections that have left.
-    pub left: Vec<Member>,
-}
-
-/// A connection that is in a topic, or was.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Member {
-    /// Its device.
-    pub device_id: String,
-    /// Its id.
-    pub connection_id: u64,
 }
 
 /// The subscription to the topic has ended.
@@ -241,19 +215,6 @@ impl From<v1::Subscribed> for Subscribed {
             // Known to who knows how far the topic had been seen.
             lost_after: None,
         }
-    }
-}
-
-impl From<v1::Presence> for Presence {
-    fn from(told: v1::Presence) -> Presence {
-        let members = |members: Vec<v1::Member>| members.into_iter().map(Member::from).collect();
-        Presence { topic: told.topic, joined: members(told.joined), left: members(told.left) }
-    }
-}
-
-impl From<v1::Member> for Member {
-    fn from(member: v1::Member) -> Member {
-        Member { device_id: member.device_id, connection_id: member.connection_id }
     }
 }
 

@@ -24,8 +24,6 @@ struct Place {
     at: Option<Position>,
     /// Whether the server has answered. Before that, a message does not change `at`.
     is_in: bool,
-    /// Whether it was asked who enters and leaves.
-    presence: bool,
 }
 
 impl Positions {
@@ -33,11 +31,7 @@ impl Positions {
     pub(crate) fn to_subscriptions(&self) -> Vec<Subscription> {
         self.topics
             .iter()
-            .map(|(topic, Place { at, presence, .. })| Subscription {
-                topic: topic.clone(),
-                from: *at,
-                presence: *presence,
-            })
+            .map(|(topic, place)| Subscription { topic: topic.clone(), from: place.at })
             .collect()
     }
 
@@ -57,10 +51,9 @@ impl Positions {
         }
     }
 
-    /// The position stays if the connection is in the topic.
+    /// Changes nothing if the connection is in the topic.
     fn handle_asked(&mut self, asked: &v1::Subscribe) {
         let place = self.topics.entry(asked.topic.clone()).or_default();
-        place.presence = asked.presence;
         if !place.is_in {
             place.at = asked.position.map(Position::from);
         }
@@ -104,7 +97,7 @@ impl Positions {
 
     /// Handles a message that was returned to the caller.
     pub(crate) fn handle_seen(&mut self, topic: &str, offset: u64) {
-        if let Some(Place { at: Some(at), is_in: true, .. }) = self.topics.get_mut(topic) {
+        if let Some(Place { at: Some(at), is_in: true }) = self.topics.get_mut(topic) {
             at.offset = at.offset.max(offset);
         }
     }
@@ -126,7 +119,7 @@ mod tests {
 
     impl Positions {
         fn ask(&mut self, from: Option<Position>) {
-            let asked = Subscription { topic: "t".to_owned(), from, presence: false };
+            let asked = Subscription { topic: "t".to_owned(), from };
             self.say(Say::Subscribe(asked.to_wire()));
         }
 
@@ -156,7 +149,7 @@ mod tests {
 
     #[track_caller]
     fn check(positions: &Positions, expected: Option<Position>) {
-        let expected = [Subscription { topic: "t".to_owned(), from: expected, presence: false }];
+        let expected = [Subscription { topic: "t".to_owned(), from: expected }];
         assert_eq!(positions.to_subscriptions(), expected);
     }
 
@@ -232,15 +225,6 @@ mod tests {
             assert_eq!(subscribed(&mut positions, position, recovered), expected, "{position:?}");
         }
         assert_eq!(subscribed(&mut asked(None), at(1, 8), false), None);
-    }
-
-    #[test]
-    fn who_asked_for_presence_asks_again() {
-        let mut positions = Positions::default();
-        let asked = Subscription::from("t").presence();
-        positions.say(Say::Subscribe(asked.to_wire()));
-        subscribed(&mut positions, at(1, 5), false);
-        assert_eq!(positions.to_subscriptions(), [Subscription { from: at(1, 5), ..asked }]);
     }
 
     #[test]

@@ -148,7 +148,6 @@ impl Subscriber {
             }
             // This program never asks for these answers, or `hold` has handled the event.
             Event::Published(_)
-            | Event::Presence(_)
             | Event::Pong(_)
             | Event::Unsubscribed(_)
             | Event::Goodbye(_)
@@ -167,7 +166,7 @@ impl Subscriber {
         if told.reason != FELL_BEHIND {
             return Ok(());
         }
-        let again = Subscription { topic: told.topic, from: told.position, presence: false };
+        let again = Subscription { topic: told.topic, from: told.position };
         for asked in self.options.topics.iter_mut().filter(|asked| asked.topic == again.topic) {
             asked.from = again.from;
         }

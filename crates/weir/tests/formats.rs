@@ -105,7 +105,7 @@ impl Reader {
     async fn ask(&mut self, device: &str) {
         let subscribe = |(index, topic): (usize, &&str)| {
             let position = self.positions.get(index).copied();
-            Subscribe { topic: (*topic).to_owned(), position, presence: false }
+            Subscribe { topic: (*topic).to_owned(), position }
         };
         let hello = Hello {
             device_id: device.to_owned(),

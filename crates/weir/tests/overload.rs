@@ -102,10 +102,7 @@ fn frames(kind: Says) -> Vec<u8> {
 async fn a_flood_of_frames_keeps_no_credit_from_publishes() {
     let topic = || "t".to_owned();
     let floods = [
-        (
-            "subscribe",
-            Says::Subscribe(Subscribe { topic: topic(), position: None, presence: false }),
-        ),
+        ("subscribe", Says::Subscribe(Subscribe { topic: topic(), position: None })),
         ("unsubscribe", Says::Unsubscribe(Unsubscribe { topic: topic() })),
         ("refresh", Says::Refresh(Refresh { token: "x".to_owned() })),
         ("hello", hello("other", "", &[])),

@@ -19,11 +19,6 @@ export interface SubscribeOptions {
    * starts with new messages.
    */
   readonly position?: Position | undefined;
-  /**
-   * Whether the event `presence` is to tell who enters and who leaves. The server refuses the topic (`not_supported`)
-   * if its class has no presence; over SSE nothing is told.
-   */
-  readonly presence?: boolean | undefined;
   /** Called with each message of the topic, in order. */
   readonly onMessage?: ((message: Message) => void) | undefined;
 }

@@ -2,7 +2,7 @@
 
 import { WeirError } from './errors.js';
 import { Emitter } from './events.js';
-import type { Member, Message, Position } from './wire.js';
+import type { Message, Position } from './wire.js';
 
 /** The connection is subscribed: every message after a position reaches it. */
 export interface Subscribed {
@@ -44,21 +44,6 @@ export interface NotRecovered {
   readonly position: Position | undefined;
 }
 
-/**
- * Who has entered a topic and who has left it since the event before.
- *
- * Those who were there before are in `GET /v1/topics/{topic}/presence` of the server. Somebody may be told of twice, so
- * keep the members as a set. It is heard where the topic was wanted with `presence`.
- */
-export interface Presence {
-  /** The topic's name. */
-  readonly topic: string;
-  /** Connections that have entered. */
-  readonly joined: readonly Member[];
-  /** Connections that have left. */
-  readonly left: readonly Member[];
-}
-
 /** What a subscription tells, by the names for {@link Subscription.on}. */
 export interface SubscriptionEvents {
   /** A message. Messages come in order, each one once. */
@@ -67,8 +52,6 @@ export interface SubscriptionEvents {
   subscribed: Subscribed;
   /** Messages are lost. */
   notRecovered: NotRecovered;
-  /** Connections have entered or left. */
-  presence: Presence;
   /** The server has ended the topic. */
   unsubscribed: Unsubscribed;
   /** The server refuses the topic. Only after `busy` the client tries again. */

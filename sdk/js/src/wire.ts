@@ -65,14 +65,6 @@ export interface Published {
   readonly connections: number;
 }
 
-/** A connection that is in a topic, or was. */
-export interface Member {
-  /** Its device. */
-  readonly deviceId: string;
-  /** Its id. */
-  readonly connectionId: bigint;
-}
-
 /** @internal */
 export type ServerMessage =
   | { kind: 'welcome'; connectionId: bigint; heartbeatMs: number; serverTimeMs: number }
@@ -81,7 +73,6 @@ export type ServerMessage =
   | { kind: 'batch'; messages: Message[] }
   | { kind: 'subscribed'; topic: string; position: Position | undefined; recovered: boolean }
   | { kind: 'unsubscribed'; topic: string; reason: string; position: Position | undefined }
-  | { kind: 'presence'; topic: string; joined: Member[]; left: Member[] }
   | { kind: 'published'; request: number; published: Published }
   | { kind: 'error'; code: string; message: string; request: number; topic: string }
   | { kind: 'expiring'; expiresAtMs: number }
@@ -111,8 +102,6 @@ export type ClientMessage =
 export interface Wanted {
   readonly topic: string;
   readonly position: Position | undefined;
-  /** Whether it is to be told who enters and who leaves. */
-  readonly presence: boolean;
 }
 
 /**
@@ -258,12 +247,6 @@ const DECODERS: Record<ServerMessage['kind'], (fields: Fields) => ServerMessage>
     reason: fields.string('reason'),
     position: fields.position('position'),
   }),
-  presence: (fields) => ({
-    kind: 'presence',
-    topic: fields.string('topic'),
-    joined: fields.list('joined').map(member),
-    left: fields.list('left').map(member),
-  }),
   published: (fields) => ({
     kind: 'published',
     request: fields.u32('request'),
@@ -303,10 +286,6 @@ function message(fields: Fields, topic: string): Message {
     offset: fields.u64('offset'),
     sender: fields.u64('sender'),
   };
-}
-
-function member(fields: Fields): Member {
-  return { deviceId: fields.string('deviceId'), connectionId: fields.u64('connectionId') };
 }
 
 /**
@@ -420,10 +399,10 @@ function shown(text: string | undefined): string {
   return whole.length > 60 ? `${whole.slice(0, 60)}…` : whole;
 }
 
-function wantedToJson({ topic, position, presence }: Wanted): object {
-  const from = position && { epoch: `${position.epoch}`, offset: `${position.offset}` };
-  // What is undefined is left out of JSON.
-  return { topic, position: from, presence: presence ? true : undefined };
+function wantedToJson({ topic, position }: Wanted): object {
+  return position === undefined
+    ? { topic }
+    : { topic, position: { epoch: `${position.epoch}`, offset: `${position.offset}` } };
 }
 
 function toBase64(bytes: Uint8Array): string {

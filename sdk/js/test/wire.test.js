@@ -31,10 +31,6 @@ test('what the server says has the types that programs want', () => {
       },
     ],
     [
-      { presence: { topic: 'a', joined: [{ deviceId: 'd', connectionId: `${U64_MAX}` }] } },
-      { kind: 'presence', topic: 'a', joined: [{ deviceId: 'd', connectionId: U64_MAX }], left: [] },
-    ],
-    [
       { error: { code: 'busy', message: 'later', topic: 'a' } },
       { kind: 'error', code: 'busy', message: 'later', request: 0, topic: 'a' },
     ],
@@ -97,8 +93,8 @@ test('what the client says is proto3 JSON', () => {
       client: 'c',
       heartbeatMs: 1,
       topics: [
-        { topic: 'a', position, presence: false, wish: 3 },
-        { topic: 'b', position: undefined, presence: true },
+        { topic: 'a', position, wish: 3 },
+        { topic: 'b', position: undefined },
       ],
     }),
     {
@@ -107,7 +103,7 @@ test('what the client says is proto3 JSON', () => {
         token: 't',
         client: 'c',
         heartbeatMs: 1,
-        topics: [{ topic: 'a', position: { epoch: `${U64_MAX}`, offset: '2' } }, { topic: 'b', presence: true }],
+        topics: [{ topic: 'a', position: { epoch: `${U64_MAX}`, offset: '2' } }, { topic: 'b' }],
       },
     },
   );

@@ -243,11 +243,7 @@ fn datagrams(plan: &Plan, name: &'static str, rate: f64, says: fn(u32) -> String
 }
 
 fn subscribe(index: u32) -> Message {
-    Message::Subscribe(Subscribe {
-        topic: format!("forbidden/{index}"),
-        position: None,
-        presence: false,
-    })
+    Message::Subscribe(Subscribe { topic: format!("forbidden/{index}"), position: None })
 }
 
 fn unsubscribe(index: u32) -> Message {
@@ -259,8 +255,7 @@ fn refresh(index: u32) -> Message {
 }
 
 fn hello(device: &str, token: &str, topics: &[&str]) -> Message {
-    let topic =
-        |topic: &&str| Subscribe { topic: (*topic).to_owned(), position: None, presence: false };
+    let topic = |topic: &&str| Subscribe { topic: (*topic).to_owned(), position: None };
     Message::Hello(Hello {
         device_id: device.to_owned(),
         token: token.to_owned(),

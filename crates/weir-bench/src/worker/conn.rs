@@ -191,8 +191,7 @@ pub(super) fn device_id() -> String {
 
 /// The message in the first frame.
 pub(super) fn hello(plan: &HelloPlan, topic: &str, position: Option<Position>) -> ClientMessage {
-    let topics =
-        plan.subscribe.then(|| Subscribe { topic: topic.to_owned(), position, presence: false });
+    let topics = plan.subscribe.then(|| Subscribe { topic: topic.to_owned(), position });
     let hello = Hello {
         device_id: device_id(),
         token: plan.token.clone(),

@@ -382,8 +382,7 @@ impl Counter {
                 | Kind::Unsubscribed(_)
                 | Kind::Published(_)
                 | Kind::Expiring(_)
-                | Kind::Refreshed(_)
-                | Kind::Presence(_),
+                | Kind::Refreshed(_),
             )) => self.note(format!("an unexpected message: {other:?}")),
         }
         Ok(())

@@ -142,8 +142,7 @@ pub(crate) fn encode(kind: Says) -> Vec<u8> {
 }
 
 pub(crate) fn hello(device: &str, token: &str, topics: &[&str]) -> Says {
-    let subscribe =
-        |topic: &&str| Subscribe { topic: (*topic).to_owned(), position: None, presence: false };
+    let subscribe = |topic: &&str| Subscribe { topic: (*topic).to_owned(), position: None };
     Says::Hello(Hello {
         device_id: device.to_owned(),
         token: token.to_owned(),

@@ -63,7 +63,6 @@ key = "a.key"
 [[topic_classes]]
 pattern = "x/{device}/*"
 scope = "node"
-presence = true
 tick = "50ms"
 tick_bytes_max = 262144
 conflation = true
@@ -133,7 +132,6 @@ fn every_member_is_read() {
     let expected = weir::TopicClass {
         pattern: "x/{device}/*".to_owned(),
         scope: Some(weir::Scope::Node),
-        presence: true,
         tick: Duration::from_millis(50),
         tick_bytes_max: 262_144,
         conflation: true,

@@ -19,10 +19,6 @@ crate::config_table! {
         /// there, or to the cluster. Absent: to the cluster if `cluster.redis` is set, to the node
         /// otherwise.
         scope: Option<Scope>, allowed("\"cluster\" only with cluster.redis"), example("\"node\"");
-        /// Whether it is known who is in a topic: `GET /v1/topics/{topic}/presence` lists devices
-        /// and connections, and subscribers can ask to be told who comes and goes.
-        // In a cluster each member takes some 100 bytes of Redis.
-        presence: bool;
         /// Messages are gathered for this long and leave as one batch: far cheaper where many
         /// publish to many. 0: each leaves at once.
         tick: Duration, allowed("{TICK_MIN:?} to {TICK_MAX:?}, or 0ms for none");

@@ -53,7 +53,7 @@ crate::config_table! {
         /// are then told. More costs a trip to the replicas.
         wait_replicas: u32, range(0..=REPLICAS_MAX), unit("replicas");
         /// How long a node that is not heard of counts as alive. Shorter, and a short trouble of
-        /// the network ends its devices' presence; longer, and the dead are listed for longer.
+        /// the network ends its devices' claims; longer, and the dead are listed for longer.
         node_ttl: Duration = Duration::from_secs(6),
             allowed("four times cluster.timeout to {NODE_TTL_MAX:?}");
         /// How long a node goes on listening to a topic that its last subscriber has left, so that

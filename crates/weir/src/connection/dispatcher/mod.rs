@@ -373,7 +373,7 @@ impl Dispatcher {
 
     /// Queues a subscription, if the topic's name is valid and the connection has the right.
     fn want_topic(&mut self, asker: Asker, subscribe: Subscribe) {
-        let Subscribe { topic, position, .. } = subscribe;
+        let Subscribe { topic, position } = subscribe;
         let conn = asker.conn;
         let Err(denied) = self.check(asker, Act::Subscribe, &topic) else {
             let Asker { device, origin, .. } = asker;

@@ -74,10 +74,7 @@ impl EventsUpgrade {
         let token = token(&head.headers, from_query)?;
         let device_id = query.value("device").unwrap_or_default().to_owned();
         let last = last_event_id(head, query.value("last_event_id"), topics.len())?;
-        let topics = topics
-            .into_iter()
-            .map(|topic| Subscribe { topic, position: None, presence: false })
-            .collect();
+        let topics = topics.into_iter().map(|topic| Subscribe { topic, position: None }).collect();
         let hello = Hello { device_id, token, heartbeat_ms, topics, ..Hello::default() };
         let mut headers = headers();
         edge.api.mark_origin(&mut headers, allowed);
