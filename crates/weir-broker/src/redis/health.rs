@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::time::Instant;
 
-use super::options::Address;
 use crate::contract::{Event, EventHandler};
 
 /// Tells the node when the last Redis node is lost, and when the first is back.
@@ -16,8 +15,10 @@ pub(super) struct Health {
 
 #[derive(Default)]
 struct State {
-    /// Redis nodes, and whether their subscriptions stand.
-    stands: HashMap<Address, bool>,
+    /// The Redis nodes that are used, and whether their subscriptions stand.
+    stands: HashMap<u64, bool>,
+    /// The number of the last one.
+    last: u64,
     lost: Option<Instant>,
 }
 
@@ -26,10 +27,21 @@ impl Health {
         Health { handler, state: Mutex::default() }
     }
 
-    /// The subscriptions at a Redis node stand.
-    pub(super) fn up(&self, address: &Address) {
+    /// A Redis node is used, from now on under this number.
+    pub(super) fn add(&self) -> u64 {
         let mut state = self.lock();
-        state.stands.insert(address.clone(), true);
+        state.last += 1;
+        let number = state.last;
+        state.stands.insert(number, false);
+        number
+    }
+
+    /// The subscriptions at a Redis node stand.
+    pub(super) fn up(&self, number: u64) {
+        let mut state = self.lock();
+        // What one says that is no longer used means nothing.
+        let Some(stands) = state.stands.get_mut(&number) else { return };
+        *stands = true;
         if let Some(since) = state.lost.take() {
             let after = since.elapsed();
             let after_ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
@@ -39,9 +51,10 @@ impl Health {
     }
 
     /// A Redis node cannot be reached.
-    pub(super) fn down(&self, address: &Address, why: &str) {
+    pub(super) fn down(&self, number: u64, why: &str) {
         let mut state = self.lock();
-        state.stands.insert(address.clone(), false);
+        let Some(stands) = state.stands.get_mut(&number) else { return };
+        *stands = false;
         if state.lost.is_none() && !state.stands.values().any(|&stands| stands) {
             state.lost = Some(Instant::now());
             tracing::warn!(why, "the broker cannot be reached");
@@ -50,8 +63,8 @@ impl Health {
     }
 
     /// A Redis node is no longer used.
-    pub(super) fn forget(&self, address: &Address) {
-        self.lock().stands.remove(address);
+    pub(super) fn forget(&self, number: u64) {
+        self.lock().stands.remove(&number);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -34,6 +34,8 @@ struct Map {
 /// A primary.
 struct Server {
     address: Address,
+    /// Its number in the context's `health`.
+    number: u64,
     lane: Arc<Lane>,
     subscriber: Subscriber,
 }
@@ -151,11 +153,12 @@ impl Servers {
                 servers.push(self.server(address, slot, layout.owners.is_none(), taken));
             }
         }
-        let gone: Vec<Address> = old.servers.iter().map(|server| server.address.clone()).collect();
         *self.lock() = Arc::new(Map { layout: layout.clone(), servers });
-        for address in gone.iter().filter(|address| !layout.primaries.contains(address)) {
-            tracing::info!(redis = %address, "a primary is used no more");
-            self.context.health.forget(address);
+        for server in &old.servers {
+            if !layout.primaries.contains(&server.address) {
+                tracing::info!(redis = %server.address, "a primary is used no more");
+                self.context.health.forget(server.number);
+            }
         }
     }
 
@@ -168,9 +171,10 @@ impl Servers {
     ) -> Arc<Server> {
         let lane = Lane::new(address.clone(), self.context.dialer.clone(), &self.lane_options);
         let lane = Arc::new(lane);
-        let place = Place { address: address.clone(), slot, is_only };
+        let number = self.context.health.add();
+        let place = Place { address: address.clone(), number, slot, is_only };
         let subscriber = Subscriber::new(self.context.clone(), place, lane.clone(), taken);
-        Arc::new(Server { address: address.clone(), lane, subscriber })
+        Arc::new(Server { address: address.clone(), number, lane, subscriber })
     }
 
     /// Carries out requests, those for one Redis node in one pipeline; an answer for each, in order. With `replicas`,

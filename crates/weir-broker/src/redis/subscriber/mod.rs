@@ -52,6 +52,8 @@ pub(super) struct Context {
 /// What a Redis node's subscriptions begin with.
 pub(super) struct Place {
     pub(super) address: Address,
+    /// Its number in [`Health`].
+    pub(super) number: u64,
     /// A slot that it has.
     pub(super) slot: Slot,
     /// Whether it has all slots.
@@ -227,7 +229,7 @@ impl Worker {
             self.interrupt();
             self.is_down = true;
             self.refuse_waiters(&why);
-            self.context.health.down(&self.place.address, &why);
+            self.context.health.down(self.place.number, &why);
             self.context.look.notify_one();
             let until = backoff.failed(&why);
             if !self.wait(until, &why).await {
@@ -406,7 +408,7 @@ impl Worker {
         self.is_down = false;
         self.tell_gaps();
         self.has_gaps = self.table.values().any(|standing| standing.has_gap);
-        self.context.health.up(&self.place.address);
+        self.context.health.up(self.place.number);
     }
 
     /// Tells the gaps of what stands again.
