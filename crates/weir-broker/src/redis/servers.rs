@@ -1,6 +1,7 @@
 //! The Redis nodes that are used, and what goes to which.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -36,6 +37,8 @@ struct Server {
     address: Address,
     /// Its number in the context's `health`.
     number: u64,
+    /// A slot that it has.
+    slot: Arc<AtomicU16>,
     lane: Arc<Lane>,
     subscriber: Subscriber,
 }
@@ -142,14 +145,18 @@ impl Servers {
         let mut servers = Vec::new();
         for (index, address) in layout.primaries.iter().enumerate() {
             let taken = moved.remove(address).unwrap_or_default();
+            let slot = layout.slot_of(index).unwrap_or(0);
             if let Some(server) = old.at(address) {
+                let known = server.slot.load(Ordering::Relaxed);
+                if layout.owner(known) != Some(address) {
+                    server.slot.store(slot, Ordering::Relaxed);
+                }
                 if !taken.is_empty() {
                     server.subscriber.take(taken).await;
                 }
                 servers.push(server.clone());
             } else {
                 tracing::info!(redis = %address, "a primary is used");
-                let slot = layout.slot_of(index).unwrap_or(0);
                 servers.push(self.server(address, slot, layout.owners.is_none(), taken));
             }
         }
@@ -172,9 +179,10 @@ impl Servers {
         let lane = Lane::new(address.clone(), self.context.dialer.clone(), &self.lane_options);
         let lane = Arc::new(lane);
         let number = self.context.health.add();
-        let place = Place { address: address.clone(), number, slot, is_only };
+        let slot = Arc::new(AtomicU16::new(slot));
+        let place = Place { address: address.clone(), number, slot: slot.clone(), is_only };
         let subscriber = Subscriber::new(self.context.clone(), place, lane.clone(), taken);
-        Arc::new(Server { address: address.clone(), number, lane, subscriber })
+        Arc::new(Server { address: address.clone(), number, slot, lane, subscriber })
     }
 
     /// Carries out requests, those for one Redis node in one pipeline; an answer for each, in order. With `replicas`,

@@ -254,7 +254,9 @@ impl EventHandler for Followed {
 async fn slots_move_while_messages_flow() {
     let three = Three::start(0).await;
     let followed = Arc::new(Followed::default());
-    let reader = RedisBroker::open(three.options("reader"), followed.clone()).await.expect("open");
+    let mut options = three.options("reader");
+    options.probe_every = Duration::from_millis(200);
+    let reader = RedisBroker::open(options, followed.clone()).await.expect("open");
     let (writer, _) = node_with(three.options("writer")).await;
     let topics = topics(&three).await;
     let all: Vec<_> = topics.iter().flatten().collect();
@@ -274,7 +276,9 @@ async fn slots_move_while_messages_flow() {
         }
     };
     write(1).await;
-    let moved: Vec<_> = topics[0].iter().take(5).map(|topic| slot_of(&three, topic)).collect();
+    let mut moved: Vec<_> = topics[0].iter().take(4).map(|topic| slot_of(&three, topic)).collect();
+    // Connections hear themselves in the first slot of their Redis node.
+    moved.push(0);
     for (round, slot) in (1..).zip(moved) {
         let half = async || tokio::time::sleep(Duration::from_millis(100)).await;
         tokio::join!(three.move_slot(slot, 0, 2, half), write(10 * round));
@@ -290,6 +294,14 @@ async fn slots_move_while_messages_flow() {
             state.get(*topic).is_some_and(|(last, has_gap)| *last == top.offset || *has_gap)
         };
         until(&format!("{topic} is followed"), followed).await;
+    }
+    // Each connection hears itself again.
+    let (mut missed, mut rounds) = (u64::MAX, 0);
+    while missed != reader.counts().probes_missed {
+        missed = reader.counts().probes_missed;
+        rounds += 1;
+        assert!(rounds < 20, "it does not hear itself");
+        tokio::time::sleep(Duration::from_secs(1)).await;
     }
     // The subscriptions have moved, too.
     loop {

@@ -9,7 +9,7 @@ use weir_broker::Entry;
 use weir_engine::{Budget, Nanos, Share};
 
 use crate::base::model::{Accepted, Publication, PublishError, Target};
-use crate::core::publish::RETRY_AFTER;
+use crate::core::publishing::RETRY_AFTER;
 use crate::core::publishing::Publishing;
 use crate::limits::duplicates::{Before, Duplicates, Key};
 

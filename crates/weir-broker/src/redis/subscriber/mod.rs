@@ -55,7 +55,7 @@ pub(super) struct Place {
     /// Its number in [`Health`].
     pub(super) number: u64,
     /// A slot that it has.
-    pub(super) slot: Slot,
+    pub(super) slot: Arc<AtomicU16>,
     /// Whether it has all slots.
     pub(super) is_only: bool,
 }

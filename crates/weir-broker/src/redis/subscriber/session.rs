@@ -1,6 +1,7 @@
 //! One connection of a subscriber, from its first byte to its last.
 
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
 
 use redis::Cmd;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf};
@@ -29,6 +30,8 @@ pub(super) struct Session<'a> {
     asked: VecDeque<Request>,
     /// The channel on which this connection hears itself.
     probe: String,
+    /// Whether Redis does not know that channel here.
+    lacks_probe: bool,
     has_heard: bool,
     /// Whether it has heard itself at all: then this Redis node takes requests and passes messages on.
     is_proven: bool,
@@ -43,29 +46,43 @@ impl<'a> Session<'a> {
     pub(super) fn new(worker: &'a mut Worker, dialed: Dialed) -> Session<'a> {
         let (stream, introductions) = dialed;
         let (reader, writer) = tokio::io::split(stream);
-        let probe = worker.context.keys.probe(worker.place.slot, rand::random());
         let mut asked = VecDeque::new();
         let mut output = Vec::new();
         for introduction in introductions {
             output.extend(introduction.get_packed_command());
             asked.push_back(Request::Introduction);
         }
-        command(&mut output, "SSUBSCRIBE", &probe);
-        asked.push_back(Request::Probe);
-        Session {
+        let mut session = Session {
             worker,
             reader,
             writer,
             input: Vec::new(),
             output,
             asked,
-            probe,
+            probe: String::new(),
+            lacks_probe: false,
             has_heard: false,
             is_proven: false,
             awaits_proof: false,
             missed: 0,
             again: Instant::now(),
-        }
+        };
+        session.subscribe_to_probe();
+        session
+    }
+
+    /// Asks for a channel of its own, in a slot that this Redis node has.
+    fn subscribe_to_probe(&mut self) {
+        let slot = self.worker.place.slot.load(Ordering::Relaxed);
+        self.probe = self.worker.context.keys.probe(slot, rand::random());
+        command(&mut self.output, "SSUBSCRIBE", &self.probe);
+        self.asked.push_back(Request::Probe);
+    }
+
+    /// The slot of that channel has moved.
+    fn lose_probe(&mut self) {
+        self.lacks_probe = true;
+        self.worker.context.look.notify_one();
     }
 
     /// Runs it until it breaks, and says why; `None`: nobody asks any more.
@@ -96,8 +113,12 @@ impl<'a> Session<'a> {
                     Ok(())
                 }
                 _ = ticks.tick() => self.listen(),
-                _ = proofs.tick(), if self.awaits_proof => {
-                    self.send_probe();
+                _ = proofs.tick(), if self.awaits_proof || self.lacks_probe => {
+                    if std::mem::take(&mut self.lacks_probe) {
+                        self.subscribe_to_probe();
+                    } else {
+                        self.send_probe();
+                    }
                     Ok(())
                 }
                 () = sleep_until(self.again), if !self.worker.refused.is_empty() => {
@@ -174,6 +195,8 @@ impl<'a> Session<'a> {
                 {
                     call.iter().for_each(|call| call.succeeded());
                     self.asked.pop_front();
+                } else if channel == self.probe.as_bytes() {
+                    self.lose_probe();
                 } else {
                     self.unsubscribed(channel);
                 }
@@ -184,6 +207,7 @@ impl<'a> Session<'a> {
             },
             Reply::Refused(why) => match self.asked.pop_front() {
                 Some(Request::Join(interest, serial)) => self.refused(interest, serial, why),
+                Some(Request::Probe) if passes(why) => self.lose_probe(),
                 // Nothing is lost by it: there is no such subscription, or it is elsewhere.
                 Some(Request::Leave(_, call)) => call.iter().for_each(|call| call.succeeded()),
                 _ => return Err(why.to_owned()),
@@ -238,8 +262,7 @@ impl<'a> Session<'a> {
         if standing.is_none_or(|standing| standing.serial != serial) {
             return;
         }
-        let code = why.split(' ').next().unwrap_or_default();
-        if matches!(code, "MOVED" | "ASK" | "CLUSTERDOWN" | "TRYAGAIN" | "LOADING" | "MASTERDOWN") {
+        if passes(why) {
             self.put_off(interest, serial);
         } else if let Some(standing) = self.worker.table.remove(&interest) {
             tracing::warn!(why, "Redis refuses a subscription");
@@ -328,6 +351,12 @@ impl<'a> Session<'a> {
         };
         context.handler.handle(event);
     }
+}
+
+/// Whether what Redis refuses now may succeed soon, here or elsewhere.
+fn passes(why: &str) -> bool {
+    let code = why.split(' ').next().unwrap_or_default();
+    matches!(code, "MOVED" | "ASK" | "CLUSTERDOWN" | "TRYAGAIN" | "LOADING" | "MASTERDOWN")
 }
 
 /// Writes a command with one argument.
