@@ -169,7 +169,7 @@ async fn what_is_beyond_a_class_is_refused_with_its_limit() {
         idempotency_key: None,
     };
     for _ in 0..10 {
-        let _ = gateway.handle().publish(&other).unwrap();
+        drop(gateway.handle().publish(&other).unwrap());
     }
     drop(peer);
     eventually(|| gateway.handle().gauges().topics == 0, "the topic ends").await;

@@ -273,3 +273,34 @@ fn the_order_survives_where_it_is_kept() {
         assert_eq!(OrderBytes::of(AcceptOrder(number)).unpacked(), AcceptOrder(number));
     }
 }
+
+/// A walk finds each device once, in pages, without the connections of services; what was evicted is in no record.
+#[test]
+fn a_walk_finds_what_counts_for_its_device() {
+    let devices = Devices::new(2);
+    for number in 0..300 {
+        enter(&devices, &format!("d{number}"), number);
+    }
+    let service = devices.pin("service");
+    devices.enter(&service, handle(500), false, || ()).unwrap();
+    assert_eq!(devices.uncounted_of("service"), [conn(500)]);
+    assert!(devices.uncounted_of("d1").is_empty());
+    assert!(devices.evict("d7", conn(7)) && !devices.evict("d7", conn(7)));
+    assert!(!devices.evict("d8", conn(9)));
+    let (mut found, mut pages, mut place) = (BTreeMap::new(), 0, Some(DevicePlace::default()));
+    while let Some(from) = place {
+        place = devices.walk(from, 10, |id, conn, order| {
+            assert_eq!(found.insert(id.to_owned(), (order, conn)), None, "{id}");
+        });
+        pages += 1;
+    }
+    assert!(pages >= 30, "{pages}");
+    let expected = (0..300).filter(|number| *number != 7);
+    assert_eq!(found, expected.map(|number| (format!("d{number}"), handle(number))).collect());
+    let mut own = Vec::new();
+    devices.look_at_counted("d3", |id, conn, _| own.push((id.to_owned(), conn)));
+    assert_eq!(own, [("d3".to_owned(), conn(3))]);
+    assert_eq!(devices.connection_count(), 300);
+    assert_eq!(devices.remove(service.device(), conn(500)).as_deref(), Some("service"));
+    assert!(devices.uncounted_of("service").is_empty());
+}
