@@ -18,6 +18,8 @@ pub struct Redis {
     /// Where it listens, before and after each restart.
     pub addr: SocketAddr,
     directory: TempDir,
+    /// What it is started with besides.
+    arguments: Vec<String>,
 }
 
 /// A running server of MongoDB's protocol; killed when dropped, and with this process.
@@ -74,12 +76,18 @@ impl Drop for Leashed {
 impl Redis {
     /// Starts one.
     pub fn start() -> Result<Redis> {
+        Self::start_with(|_| Ok(Vec::new()))
+    }
+
+    /// Starts one with more arguments, made for its port.
+    pub fn start_with(arguments: impl Fn(u16) -> Result<Vec<String>>) -> Result<Redis> {
         // A port that was free a moment ago may be taken: then another is tried.
         for _ in 0..5 {
             let directory = tempfile::tempdir()?;
             let addr = SocketAddr::from(([127, 0, 0, 1], free_port()?));
-            let child = Self::spawn(addr, &directory)?;
-            let mut redis = Redis { child, addr, directory };
+            let arguments = arguments(addr.port())?;
+            let child = Self::spawn(addr, &directory, &arguments)?;
+            let mut redis = Redis { child, addr, directory, arguments };
             if redis.wait_until_ready()? {
                 return Ok(redis);
             }
@@ -100,7 +108,7 @@ impl Redis {
 
     /// Starts it again, empty, where it was.
     pub fn restart(&mut self) -> Result<()> {
-        self.child = Self::spawn(self.addr, &self.directory)?;
+        self.child = Self::spawn(self.addr, &self.directory, &self.arguments)?;
         if !self.wait_until_ready()? {
             bail!("redis-server did not start again");
         }
@@ -126,12 +134,13 @@ impl Redis {
         Ok(answer)
     }
 
-    fn spawn(addr: SocketAddr, directory: &TempDir) -> Result<Leashed> {
+    fn spawn(addr: SocketAddr, directory: &TempDir, arguments: &[String]) -> Result<Leashed> {
         let mut command = Command::new("redis-server");
         command
             .args(["--bind", "127.0.0.1", "--port", &addr.port().to_string()])
             .args(["--save", "", "--appendonly", "no", "--dir"])
             .arg(directory.path())
+            .args(arguments)
             .stdout(Stdio::null());
         Leashed::new(&mut command)
             .context("running redis-server, which `cargo xtask test` installs")
@@ -140,7 +149,10 @@ impl Redis {
     fn wait_until_ready(&mut self) -> Result<bool> {
         let deadline = now() + PATIENCE;
         while now() < deadline && !self.child.has_ended()? {
-            if self.command("PING").is_ok_and(|answer| answer.starts_with("+PONG")) {
+            // It may ask for a password.
+            let answers = ["+PONG", "-NOAUTH"];
+            let is_up = |answer: String| answers.iter().any(|known| answer.starts_with(known));
+            if self.command("PING").is_ok_and(is_up) {
                 return Ok(true);
             }
             rest();
