@@ -8,12 +8,14 @@ mod clients;
 mod node;
 mod run;
 mod shard;
+mod summary;
 mod verify;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::topics::SeededBug;
-use run::{Bug, Failure, Fault, Summary, run_seed};
+use run::{Bug, Failure, Fault, run_seed};
+use summary::Summary;
 
 /// Seeds of the plain test run.
 const SEEDS: u64 = 48;

@@ -12,8 +12,9 @@ use weir_broker::memory::{Break, Chances, Delays, Memory, MemoryOptions, Method,
 use weir_broker::{Name, Scope};
 use weir_engine::{ConnId, Nanos};
 
-use super::clients::{Clients, Stage, Told, View};
+use super::clients::{Clients, Stage, View};
 use super::node::{Accepted, Node, SHARDS};
+use super::summary::Summary;
 use super::verify;
 use crate::topics::SeededBug;
 
@@ -66,58 +67,6 @@ impl Fault {
     /// Faults that lose nothing that a client could hear of.
     fn is_harmless(self) -> bool {
         matches!(self, Fault::Doubled | Fault::Delayed | Fault::Slow | Fault::Left)
-    }
-}
-
-/// What was done.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Summary {
-    pub(super) sum: u64,
-    events: u64,
-    virtual_secs: u64,
-    published: u64,
-    accepted: u64,
-    delivered: u64,
-    pub(super) told: Told,
-    pub(super) faults: [u64; Fault::ALL.len()],
-}
-
-impl Summary {
-    pub(super) fn add(&mut self, other: &Summary) {
-        self.events += other.events;
-        self.virtual_secs += other.virtual_secs;
-        self.published += other.published;
-        self.accepted += other.accepted;
-        self.delivered += other.delivered;
-        self.told.add(&other.told);
-        for (sum, count) in self.faults.iter_mut().zip(other.faults) {
-            *sum += count;
-        }
-    }
-}
-
-impl Told {
-    fn add(&mut self, other: &Told) {
-        self.subscribed += other.subscribed;
-        self.recovered += other.recovered;
-        self.not_recovered += other.not_recovered;
-        self.notices += other.notices;
-        self.gaps += other.gaps;
-        self.fell_behind += other.fell_behind;
-        self.refused += other.refused;
-    }
-}
-
-impl fmt::Display for Summary {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{} events, {} s of virtual time", self.events, self.virtual_secs)?;
-        let (published, accepted) = (self.published, self.accepted);
-        writeln!(f, "{published} published, {accepted} accepted, {} delivered", self.delivered)?;
-        writeln!(f, "{:?}", self.told)?;
-        Fault::ALL
-            .iter()
-            .zip(self.faults)
-            .try_for_each(|(fault, count)| writeln!(f, "  fault {fault:?}: {count}"))
     }
 }
 
