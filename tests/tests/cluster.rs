@@ -1,5 +1,4 @@
 //! Several nodes over a real Redis: one topic for all, resuming elsewhere, and a Redis that dies.
-#![expect(clippy::wildcard_enum_match_arm, reason = "whatever else comes is a failure")]
 
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
@@ -50,7 +49,7 @@ fn subscribe(
     position: Option<v1::Position>,
 ) -> Result<v1::Subscribed> {
     let topic = topic.to_owned();
-    let subscribe = v1::Subscribe { topic, position, ..v1::Subscribe::default() };
+    let subscribe = v1::Subscribe { topic, position };
     device.send(client_message::Kind::Subscribe(subscribe))?;
     subscribed(device)
 }

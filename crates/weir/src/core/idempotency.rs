@@ -9,8 +9,8 @@ use weir_broker::Entry;
 use weir_engine::{Budget, Nanos, Share};
 
 use crate::base::model::{Accepted, Publication, PublishError, Target};
-use crate::core::publishing::RETRY_AFTER;
 use crate::core::publishing::Publishing;
+use crate::core::publishing::RETRY_AFTER;
 use crate::limits::duplicates::{Before, Duplicates, Key};
 
 /// The answers to messages with an idempotency key, for [`Entry::KEY_KEPT`].

@@ -138,7 +138,7 @@ impl Run {
         let options = MemoryOptions { seed, keeps_journal: true, ..MemoryOptions::default() };
         let memory = Memory::new(&options);
         // Every fourth run is calm: then not even a loss that is told may happen.
-        let is_calm = seed % 4 == 0;
+        let is_calm = seed.is_multiple_of(4);
         let may = |fault: &Fault, dice: &mut StdRng| match is_calm {
             true => fault.is_harmless(),
             false => dice.random_bool(0.6),
@@ -419,6 +419,17 @@ impl Run {
         }
     }
 
+    /// A node has gone, and its clients notice.
+    fn lose(&mut self, node: usize) {
+        for client in 0..CLIENTS {
+            if self.clients.list[client].conn.is_some_and(|(at, _)| at == node) {
+                self.clients.note(format!("c{client} loses its node {TOPICS:?}"));
+                self.clients.disconnect(client);
+            }
+        }
+        self.nodes[node] = None;
+    }
+
     fn inject(&mut self, fault: Fault, node: usize) {
         let name = name_of(node);
         self.clients.note(format!("- {fault:?} at {node}"));
@@ -473,13 +484,7 @@ impl Run {
                 }
                 self.ends.push((long(100..5_000), End::Restart(node)));
                 self.memory.kill(&name);
-                for client in 0..CLIENTS {
-                    if self.clients.list[client].conn.is_some_and(|(at, _)| at == node) {
-                        self.clients.note(format!("c{client} loses its node {TOPICS:?}"));
-                        self.clients.disconnect(client);
-                    }
-                }
-                self.nodes[node] = None;
+                self.lose(node);
             }
             Fault::Slow => {
                 let until = long(100..4_000);

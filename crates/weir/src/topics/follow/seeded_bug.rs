@@ -18,6 +18,7 @@ pub(crate) enum SeededBug {
     /// A new epoch is followed without telling members.
     UntoldEpoch,
     /// What came while the topic was joined is dropped when it goes live.
+    #[cfg(test)]
     LateJoin,
     /// A resume takes an offset for one of the running epoch.
     ResumeAcrossEpochs,

@@ -1,5 +1,11 @@
 //! Topics of a cluster, with a test in the place of the broker.
 
+#![expect(clippy::wildcard_enum_match_arm, reason = "whatever else comes is a failure")]
+#![expect(
+    clippy::reversed_empty_ranges,
+    reason = "a range is the messages of a page, also of none"
+)]
+
 use std::ops::RangeInclusive;
 
 use weir_broker::{History, Received};
@@ -21,7 +27,13 @@ struct Room {
 const KEPT: usize = 100;
 
 fn class(retention_messages: usize, tick: Duration) -> TopicClass {
-    TopicClass { pattern: "*".to_owned(), retention_messages, tick, ..TopicClass::default() }
+    TopicClass {
+        pattern: "*".to_owned(),
+        retention_messages,
+        tick,
+        resume_from_oldest: Some(false),
+        ..TopicClass::default()
+    }
 }
 
 fn room_of(class: TopicClass, capacity: usize, topics_max: usize) -> Room {
