@@ -138,9 +138,9 @@ pub(crate) struct Published {
     #[schema(value_type = u64, required = false)]
     offset: Option<u64>,
     /// The epoch in which the offset counts: 16 hexadecimal digits.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "some_as_digits")]
     #[schema(value_type = String, required = false, pattern = "^[0-9a-f]{16}$")]
-    epoch: Option<String>,
+    epoch: Option<u64>,
     /// Nodes of the cluster that were subscribed; only where a broker was asked. For a message to
     /// all also how many nodes live.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -325,9 +325,7 @@ impl From<Option<Accepted>> for Published {
             id: accepted.map_or(0, |accepted| accepted.id),
             connections: accepted.map_or(0, |accepted| accepted.connections),
             offset: accepted.and_then(|accepted| accepted.offset),
-            epoch: accepted
-                .and_then(|accepted| accepted.epoch)
-                .map(|epoch| format!("{epoch:016x}")),
+            epoch: accepted.and_then(|accepted| accepted.epoch),
             nodes: accepted.and_then(|accepted| accepted.nodes).map(NodesView::from),
         }
     }
@@ -340,6 +338,11 @@ impl From<NodesReached> for NodesView {
             NodesReached::All { reached, live } => Self::All { reached, live },
         }
     }
+}
+
+/// The same of a number that may be absent. Serde passes a reference to the whole field.
+fn some_as_digits<S: Serializer>(number: &Option<u64>, out: S) -> Result<S::Ok, S::Error> {
+    as_digits(&number.unwrap_or(0), out)
 }
 
 fn as_digits<S: Serializer>(id: &u64, output: S) -> Result<S::Ok, S::Error> {
