@@ -192,20 +192,20 @@ impl Subscriber {
     }
 }
 
-/// What became of the wish to be in a topic, from after `asked` on; or what the server has lost since.
+/// Describes the answer to a subscription from `asked` on, or a loss that the server reports later.
 fn subscribed_line(asked: Option<Position>, told: &Subscribed) -> String {
     let Subscribed { topic, position, recovered, lost_after } = told;
     match (lost_after, position) {
         (Some(seen), Some(now)) if seen.epoch == now.epoch => {
             return format!(
-                "subscribed to {topic:?} again: what came while away is lost, offsets {} to {}",
+                "subscribed to {topic:?} again: missed messages are lost, offsets {} to {}",
                 seen.offset.saturating_add(1),
                 now.offset
             );
         }
         (Some(seen), _) => {
             return format!(
-                "subscribed to {topic:?} again: what came after offset {} is lost, and the offsets begin anew",
+                "subscribed to {topic:?} again: the messages after offset {} are lost, and offsets begin anew",
                 seen.offset
             );
         }
@@ -219,7 +219,7 @@ fn subscribed_line(asked: Option<Position>, told: &Subscribed) -> String {
                 asked.offset
             )
         }
-        Some(_) => format!("subscribed to {topic:?} again: there was nothing since"),
+        Some(_) => format!("subscribed to {topic:?} again: no messages were missed"),
     }
 }
 
@@ -334,24 +334,24 @@ mod tests {
             (
                 asked,
                 told(1, 7, None, true),
-                "subscribed to \"t\" again: what came after offset 7 follows",
+                "subscribed to \"t\" again: the messages after offset 7 follow",
             ),
-            (asked, told(1, 7, None, false), "subscribed to \"t\" again: there was nothing since"),
+            (asked, told(1, 7, None, false), "subscribed to \"t\" again: no messages were missed"),
             (
                 asked,
                 told(1, 9, asked, false),
-                "subscribed to \"t\" again: what came while away is lost, offsets 8 to 9",
+                "subscribed to \"t\" again: missed messages are lost, offsets 8 to 9",
             ),
             (
                 asked,
                 told(2, 9, asked, false),
-                "subscribed to \"t\" again: what came after offset 7 is lost, and the offsets begin anew",
+                "subscribed to \"t\" again: the messages after offset 7 are lost, and offsets begin anew",
             ),
             // In a subscription that was never lost.
             (
                 None,
                 told(2, 0, asked, false),
-                "subscribed to \"t\" again: what came after offset 7 is lost, and the offsets begin anew",
+                "subscribed to \"t\" again: the messages after offset 7 are lost, and offsets begin anew",
             ),
         ] {
             assert_eq!(subscribed_line(asked, &told), expected);

@@ -136,10 +136,10 @@ fn it_goes_on_where_it_was_and_says_what_is_lost() {
         "weir: subscribed to \"t\" again: the messages after offset 11 follow",
         "weir: fell behind in \"t\" after offset 12: the next messages are no longer kept; subscribing \
          again",
-        "weir: subscribed to \"t\" again: what came while away is lost, offsets 13 to 20",
-        "weir: subscribed to \"t\" again: what came after offset 21 is lost, and the offsets begin \
-         anew",
-        "weir: subscribed to \"t\" again: what came after offset 4 is lost, and the offsets begin anew",
+        "weir: subscribed to \"t\" again: missed messages are lost, offsets 13 to 20",
+        "weir: subscribed to \"t\" again: the messages after offset 21 are lost, and offsets \
+         begin anew",
+        "weir: subscribed to \"t\" again: the messages after offset 4 are lost, and offsets begin anew",
     ];
     assert_eq!(lines(subscriber.stderr.unwrap()), expected);
 }
