@@ -188,7 +188,9 @@ fn curl_comes_with_an_id_that_means_nothing() -> Result<()> {
         let mut reader = scene.events(false, path, &["--http1.1", "-H", &header])?;
         let [answer] = &reader.events.settle(1)?[..] else { panic!("one topic") };
         assert!(answer.data.get("recovered").is_none(), "{answer:?}");
-        assert_eq!(answer.data["position"]["offset"], "10");
+        // All that is kept comes: it begins before the first message.
+        let position = answer.data["position"].as_object().context("a position")?;
+        assert!(position.get("offset").is_none_or(|offset| offset == "0"), "{answer:?}");
     }
     drop(topic);
     Ok(())
@@ -210,7 +212,7 @@ fn a_page_of_another_origin_asks_first() -> Result<()> {
         assert!(methods.is_some_and(|methods| methods.contains(method)), "{said}");
         for line in [
             "access-control-allow-origin: https://app.example\r",
-            "access-control-allow-headers: authorization, content-type, last-event-id",
+            "access-control-allow-headers: authorization, content-type, idempotency-key, last-event-id",
             "access-control-max-age: 600\r",
             "vary: origin\r",
         ] {
