@@ -116,7 +116,7 @@ impl ClusterTopic {
 impl State {
     fn cluster(&mut self) -> &mut ClusterTopic {
         let cluster = self.extra_mut().cluster.as_mut();
-        cluster.expect("topics of a cluster have a cluster")
+        cluster.expect("a topic of the cluster has its state")
     }
 }
 
