@@ -74,6 +74,18 @@ pub struct Published {
 /// An epoch names one unbroken sequence of offsets. When the broker may have lost messages that it had accepted, the
 /// topic gets a new epoch; offsets begin again at 1 or go on. It never uses an offset of one epoch twice.
 ///
+/// # Presence
+/// Members belong to the node that entered them. They are listed as long as it lives. A node that is away for less than
+/// half a minute has them still when it is back, and nobody is told. When it has been away for longer, as far as the
+/// broker could be reached meanwhile, its members leave; one of the other nodes sees to that.
+///
+/// A node enters its members again
+/// - after [`Event::Gap`]: those of the topics concerned, and all after [`Scope::All`]. The broker may have lost them, or
+///   taken the node for dead. When it has done that, it tells a gap after the node's next announcement;
+/// - after [`Event::Renumbered`]: all.
+///
+/// An exit that has failed is called again until it succeeds. A node makes the calls for one topic one after the other.
+///
 /// # Errors and time
 /// Each method ends within the time-out that the broker was opened with, plus the time that its turn takes; what waits is
 /// bounded. After [`Error::Uncertain`] the caller may call again: all methods are idempotent, [`Broker::publish`] by the
@@ -139,16 +151,21 @@ pub trait Broker: Send + Sync + 'static {
     /// The nodes that live, by number.
     fn nodes(&self) -> Answer<'_, Vec<Node>>;
 
-    /// Takes this node's announcement, claims and presence back: it ends.
+    /// Takes this node's announcement, claims and presence back: it ends. Its members leave their topics, as by
+    /// [`Broker::exit`].
     fn retire(&self) -> Answer<'_, ()>;
 
-    /// Enters members into topics' presence, or renews them.
+    /// Enters members into topics' presence, or renews them. The nodes that have joined the topic hear of the new ones as
+    /// [`Event::Presence`], this node included. To renew a member tells nobody. A connection is in a topic once: entered
+    /// with another device, it leaves with the first one. See "Presence" above.
     fn enter(&self, members: Vec<(Name, Member)>) -> Answer<'_, ()>;
 
-    /// Takes members out of topics' presence.
+    /// Takes members out of topics' presence, by their connections; their devices do not matter. It is told as
+    /// [`Broker::enter`] is. To take out what is not there tells nobody.
     fn exit(&self, members: Vec<(Name, Member)>) -> Answer<'_, ()>;
 
-    /// The members of a topic on all nodes that live, a page at a time.
+    /// The members of a topic on all nodes that live, a page at a time. A very large topic may count a device that is at
+    /// several nodes several times.
     fn members(
         &self,
         topic: Name,
@@ -200,6 +217,18 @@ pub enum Event {
     },
     /// A device was revoked. After a gap some may be missing: see [`Broker::revocations`].
     Revoked(Revocation),
+    /// Connections have entered a topic's presence, or left it. At most once; after a gap some may be missing.
+    ///
+    /// Those that left did so before the others entered: a connection that comes back with another device is in both.
+    /// In all at most [`Event::MEMBERS_MAX`].
+    Presence {
+        /// The topic.
+        topic: Name,
+        /// Those that have entered.
+        joined: Vec<Member>,
+        /// Those that have left.
+        left: Vec<Member>,
+    },
     /// The broker cannot be reached.
     Lost(String),
     /// The broker can be reached again, and its subscriptions stand. Gaps have been reported before this.
@@ -210,4 +239,9 @@ pub enum Event {
     /// The number of this node was lost: it was away for longer than its lease, and another node may have the number. It
     /// has a new one.
     Renumbered(NodeNumber),
+}
+
+impl Event {
+    /// Members in one [`Event::Presence`]. More come in several events.
+    pub const MEMBERS_MAX: usize = 512;
 }

@@ -169,6 +169,7 @@ fn has_come_back(events: &[Event], topic: &str) -> Option<()> {
         | Event::ToNode(_)
         | Event::Evicted { .. }
         | Event::Revoked(_)
+        | Event::Presence { .. }
         | Event::Lost(_)
         | Event::Back { .. }
         | Event::Renumbered(_) => false,

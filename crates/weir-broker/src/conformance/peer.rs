@@ -276,6 +276,7 @@ pub(super) fn heard(events: &[Event], topic: &str) -> Vec<Heard> {
             | Event::ToNode(_)
             | Event::Evicted { .. }
             | Event::Revoked(_)
+            | Event::Presence { .. }
             | Event::Lost(_)
             | Event::Back { .. }
             | Event::Renumbered(_) => {}
@@ -307,6 +308,7 @@ fn evictions(events: &[Event], device: &str) -> Vec<u64> {
         | Event::ToNode(_)
         | Event::Evicted { .. }
         | Event::Revoked(_)
+        | Event::Presence { .. }
         | Event::Lost(_)
         | Event::Back { .. }
         | Event::Renumbered(_) => None,

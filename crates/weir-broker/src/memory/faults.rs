@@ -45,6 +45,7 @@ pub enum EventKind {
     ToNode,
     Evicted,
     Revoked,
+    Presence,
 }
 
 /// Where a connection breaks that carries a request. The answer is [`Error::Uncertain`](crate::Error::Uncertain).
@@ -125,6 +126,7 @@ impl EventKind {
             Event::ToNode(_) => Some(EventKind::ToNode),
             Event::Evicted { .. } => Some(EventKind::Evicted),
             Event::Revoked(_) => Some(EventKind::Revoked),
+            Event::Presence { .. } => Some(EventKind::Presence),
             Event::Gap(_) | Event::Lost(_) | Event::Back { .. } | Event::Renumbered(_) => None,
         }
     }

@@ -78,9 +78,11 @@ fn text(event: &Event) -> String {
         Event::Back { after } => format!("back after {} s", after.as_secs()),
         Event::Renumbered(number) => format!("number {}", number.0),
         Event::Evicted { connection, .. } => format!("evicted {}", connection.0),
-        Event::ToDevice { .. } | Event::ToAll(_) | Event::ToNode(_) | Event::Revoked(_) => {
-            format!("{event:?}")
-        }
+        Event::ToDevice { .. }
+        | Event::ToAll(_)
+        | Event::ToNode(_)
+        | Event::Revoked(_)
+        | Event::Presence { .. } => format!("{event:?}"),
     }
 }
 

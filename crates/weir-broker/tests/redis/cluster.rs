@@ -243,6 +243,7 @@ impl EventHandler for Followed {
             | Event::ToNode(_)
             | Event::Evicted { .. }
             | Event::Revoked(_)
+            | Event::Presence { .. }
             | Event::Lost(_)
             | Event::Back { .. }
             | Event::Renumbered(_) => {}

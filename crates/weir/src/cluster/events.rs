@@ -73,6 +73,7 @@ impl EventHandler for BrokerEvents {
                 self.tell(|node| node.evict(&device, connection));
             }
             Event::Revoked(revocation) => self.tell(|node| node.revoke(revocation)),
+            Event::Presence { .. } => {}
             Event::Lost(cause) => {
                 self.router.set_broker_lost(true);
                 warn!(
