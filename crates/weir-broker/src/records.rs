@@ -1,5 +1,6 @@
 //! What nodes and broker tell each other.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -188,7 +189,22 @@ impl Entry {
     pub const KEY_KEPT: Duration = Duration::from_secs(300);
 }
 
+impl Member {
+    /// How long members outlive their node, unless its broker is told otherwise. A Redis that is silent, or a connection to
+    /// it that breaks, is back within this time most often.
+    pub const KEPT: Duration = Duration::from_secs(30);
+}
+
 impl Revocations {
     /// Revocations in a page.
     pub const PAGE: usize = 1000;
+}
+
+/// The members of each topic, by connection. Of a connection that is there twice the last counts.
+pub(crate) fn by_topic(members: Vec<(Name, Member)>) -> BTreeMap<Name, Vec<Member>> {
+    let mut topics: BTreeMap<Name, BTreeMap<ConnectionNumber, Member>> = BTreeMap::new();
+    for (topic, member) in members {
+        topics.entry(topic).or_default().insert(member.connection, member);
+    }
+    topics.into_iter().map(|(topic, members)| (topic, members.into_values().collect())).collect()
 }

@@ -1,9 +1,9 @@
-//! Which connections count for a device, and which are in a topic.
+//! Which connections count for a device.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::LinkId;
-use crate::records::{Claim, ConnectionNumber, Member, MemberPage, Name};
+use crate::records::{Claim, ConnectionNumber, Name};
 
 /// The claims of all devices.
 #[derive(Default)]
@@ -69,62 +69,5 @@ impl Devices {
     pub(super) fn connections(&self, device: &str) -> Vec<(ConnectionNumber, Claimed)> {
         let device = self.devices.get(device).into_iter().flatten();
         device.map(|(connection, claimed)| (*connection, *claimed)).collect()
-    }
-}
-
-/// The members of all topics, by the node that entered them.
-#[derive(Default)]
-pub(super) struct Presence {
-    topics: BTreeMap<Name, BTreeMap<LinkId, BTreeMap<ConnectionNumber, Member>>>,
-}
-
-impl Presence {
-    pub(super) fn enter(&mut self, link: LinkId, topic: Name, member: Member) {
-        let members = self.topics.entry(topic).or_default().entry(link).or_default();
-        members.insert(member.connection, member);
-    }
-
-    pub(super) fn exit(&mut self, link: LinkId, topic: &Name, connection: ConnectionNumber) {
-        if let Some(members) = self.topics.get_mut(topic).and_then(|links| links.get_mut(&link)) {
-            members.remove(&connection);
-        }
-        self.tidy();
-    }
-
-    /// Takes all members of a node out.
-    pub(super) fn remove(&mut self, link: LinkId) {
-        for links in self.topics.values_mut() {
-            links.remove(&link);
-        }
-        self.tidy();
-    }
-
-    /// A page of the members whose nodes live.
-    pub(super) fn members(
-        &self,
-        topic: &Name,
-        after: Option<ConnectionNumber>,
-        limit: usize,
-        lives: impl Fn(LinkId) -> bool,
-    ) -> MemberPage {
-        let links = self.topics.get(topic).into_iter().flatten();
-        let living = links.filter(|(link, _)| lives(**link));
-        let members: BTreeMap<ConnectionNumber, &Member> = living
-            .flat_map(|(_, members)| members)
-            .map(|(connection, member)| (*connection, member))
-            .collect();
-        let devices: BTreeSet<&Name> = members.values().map(|member| &member.device).collect();
-        let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
-        let (connections, devices) = (count(members.len()), count(devices.len()));
-        let mut rest = members.into_iter().filter(|(connection, _)| Some(*connection) > after);
-        let members = rest.by_ref().take(limit).map(|(_, member)| member.clone()).collect();
-        MemberPage { members, is_last: rest.next().is_none(), connections, devices }
-    }
-
-    fn tidy(&mut self) {
-        for links in self.topics.values_mut() {
-            links.retain(|_, members| !members.is_empty());
-        }
-        self.topics.retain(|_, links| !links.is_empty());
     }
 }

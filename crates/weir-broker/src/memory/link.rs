@@ -86,7 +86,7 @@ impl<R> Link<R> {
             1 => {}
             _ => self.counts.doubled += 1,
         }
-        let lane = if let Event::Messages { topic, .. } = &event {
+        let lane = if let Event::Messages { topic, .. } | Event::Presence { topic, .. } = &event {
             Lane::Topic(Name::clone(topic))
         } else {
             Lane::Events
@@ -108,7 +108,10 @@ impl<R> Link<R> {
         }
         self.agenda.drop_events(|event| match (event, &scope) {
             (_, Scope::All) => true,
-            (Event::Messages { topic, .. }, Scope::Topics(topics)) => topics.contains(topic),
+            (
+                Event::Messages { topic, .. } | Event::Presence { topic, .. },
+                Scope::Topics(topics),
+            ) => topics.contains(topic),
             (
                 Event::ToDevice { device, .. } | Event::Evicted { device, .. },
                 Scope::Devices(devices),

@@ -23,6 +23,7 @@ mod faults;
 mod link;
 mod node;
 mod nodes;
+mod presence;
 mod revocations;
 mod state;
 #[cfg(test)]
@@ -40,7 +41,7 @@ use self::node::MemoryNode;
 use self::state::State;
 pub use self::topics::NewEpoch;
 use crate::contract::{Broker, EventHandler};
-use crate::records::{ConnectionNumber, Name, NodeNumber, Position, Scope};
+use crate::records::{ConnectionNumber, Member, Name, NodeNumber, Position, Scope};
 
 /// The server that the nodes of a test share. A copy is the same server.
 ///
@@ -60,6 +61,8 @@ pub struct MemoryOptions {
     pub topics_kept: Duration,
     /// How long a node's number belongs to it without an announcement.
     pub lease: Duration,
+    /// How long members outlive their node, while another node can reach the broker.
+    pub presence_kept: Duration,
     /// Whether [`Memory::journal`] remembers all messages.
     pub keeps_journal: bool,
 }
@@ -87,6 +90,7 @@ impl Default for MemoryOptions {
             seed: 1,
             topics_kept: Duration::from_secs(86_400),
             lease: Duration::from_secs(86_400),
+            presence_kept: Member::KEPT,
             keeps_journal: false,
         }
     }
@@ -193,8 +197,8 @@ impl Memory {
         self.lock().revocations.forget(count);
     }
 
-    /// Kills a node: its subscriptions and requests end now, its claims and its presence when its announcement ends. It
-    /// hears nothing more, and what it asks is refused.
+    /// Kills a node: its subscriptions and requests end now, its claims when its announcement ends, and its presence
+    /// [`MemoryOptions::presence_kept`] later. It hears nothing more, and what it asks is refused.
     pub fn kill(&self, name: &str) {
         let mut state = self.lock();
         let links = state.links.iter().filter(|(_, link)| link.name == name);

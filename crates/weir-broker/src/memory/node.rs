@@ -241,26 +241,22 @@ impl Broker for MemoryNode {
     }
 
     fn retire(&self) -> Answer<'_, ()> {
-        Box::pin(self.ask(Method::Retire, |state, id, _| {
-            state.retire(id);
+        Box::pin(self.ask(Method::Retire, |state, id, now| {
+            state.retire(id, now);
             Ok(())
         }))
     }
 
     fn enter(&self, members: Vec<(Name, Member)>) -> Answer<'_, ()> {
-        Box::pin(self.ask(Method::Enter, move |state, id, _| {
-            for (topic, member) in members {
-                state.presence.enter(id, topic, member);
-            }
+        Box::pin(self.ask(Method::Enter, move |state, id, now| {
+            state.enter(id, members, now);
             Ok(())
         }))
     }
 
     fn exit(&self, members: Vec<(Name, Member)>) -> Answer<'_, ()> {
-        Box::pin(self.ask(Method::Exit, move |state, id, _| {
-            for (topic, member) in &members {
-                state.presence.exit(id, topic, member.connection);
-            }
+        Box::pin(self.ask(Method::Exit, move |state, id, now| {
+            state.exit(id, members, now);
             Ok(())
         }))
     }

@@ -25,7 +25,7 @@ struct Life {
 /// The numbers of nodes have 10 bits.
 const NUMBERS: u16 = 1 << 10;
 
-/// For this long after its last sign of life, a node that comes back finds its claims and its presence again.
+/// For this long after its last sign of life, a node that comes back finds its claims again.
 const ABSENCE_MAX: Duration = Duration::from_secs(30);
 
 impl Nodes {
@@ -51,7 +51,7 @@ impl Nodes {
         self.lives.insert(link, Life { until, announced: None });
     }
 
-    /// Whether the node comes back after so long an absence that its claims and its presence are gone.
+    /// Whether the node comes back after so long an absence that its claims are gone.
     pub(super) fn announce(
         &mut self,
         link: LinkId,
@@ -73,6 +73,11 @@ impl Nodes {
 
     pub(super) fn lives(&self, link: LinkId, now: Instant) -> bool {
         self.lives.get(&link).is_some_and(|life| life.until > now)
+    }
+
+    /// Until when it lives, or lived; `None`: it has retired.
+    pub(super) fn lives_until(&self, link: LinkId) -> Option<Instant> {
+        self.lives.get(&link).map(|life| life.until)
     }
 
     /// Ends a node. Its number is free.

@@ -9,10 +9,11 @@ use rand::rngs::StdRng;
 use tokio::time::Instant;
 
 use super::agenda::{Lane, Step};
-use super::devices::{Devices, Presence};
+use super::devices::Devices;
 use super::faults::{Break, Counts, Method, chosen};
 use super::link::Link;
 use super::nodes::Nodes;
+use super::presence::Presence;
 use super::revocations::RevocationLog;
 use super::topics::{NewEpoch, Topics};
 use super::{LinkId, MemoryOptions, NodeOptions};
@@ -69,7 +70,7 @@ impl State {
             dice: StdRng::seed_from_u64(options.seed),
             topics: Topics::new(options.topics_kept, options.keeps_journal),
             devices: Devices::default(),
-            presence: Presence::default(),
+            presence: Presence::new(options.presence_kept, now),
             nodes: Nodes::new(options.lease),
             revocations: RevocationLog::new(),
             links: BTreeMap::new(),
@@ -164,6 +165,18 @@ impl State {
 
     /// What a link's task does next. Requests that are due are carried out on the way.
     pub(super) fn next(&mut self, id: LinkId, now: Instant) -> Next {
+        let reaches = |link: &Link<Request>| link.is_up() && link.paused.is_none();
+        if !self.links.get(&id).is_some_and(reaches) {
+            return self.next_step(id, now);
+        }
+        self.look(now);
+        let next = self.next_step(id, now);
+        let Next::Wait(due) = next else { return next };
+        // What was carried out on the way may have changed when to look.
+        Next::Wait(due.into_iter().chain(self.presence.due(&self.nodes)).min())
+    }
+
+    fn next_step(&mut self, id: LinkId, now: Instant) -> Next {
         loop {
             let Some(link) = self.links.get_mut(&id) else {
                 return Next::End;
@@ -368,15 +381,18 @@ impl State {
         let until = now + link.options.node_ttl;
         if self.nodes.announce(id, node, until, now) {
             self.devices.remove(id);
-            self.presence.remove(id);
+        }
+        if self.presence.came_back(id) {
+            link.notices.push_back(Event::Gap(Scope::All));
+            link.wake.notify_one();
         }
         Ok(())
     }
 
-    pub(super) fn retire(&mut self, id: LinkId) {
+    pub(super) fn retire(&mut self, id: LinkId, now: Instant) {
         self.nodes.retire(id);
         self.devices.remove(id);
-        self.presence.remove(id);
+        self.exit_all(id, now);
     }
 
     /// What has happened so far at nodes of this name; `None`: at all.

@@ -1,0 +1,215 @@
+//! Which connections are in a topic, and how those of dead nodes leave it.
+//!
+//! The nodes that can reach the broker look for dead ones, by turns. Only time that passes between two looks counts, and
+//! no more of it than such a pause takes: while nobody looks, no node is dead for longer.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::LinkId;
+use super::nodes::Nodes;
+use super::state::State;
+use crate::contract::Event;
+use crate::records::{ConnectionNumber, Member, MemberPage, Name, by_topic};
+
+/// The members of all topics, by the node that entered them.
+pub(super) struct Presence {
+    topics: BTreeMap<Name, BTreeMap<LinkId, BTreeMap<ConnectionNumber, Name>>>,
+    /// How many members each node has.
+    counts: BTreeMap<LinkId, usize>,
+    /// How long members outlive their node.
+    kept: Duration,
+    /// When a node last looked for dead ones.
+    looked: Instant,
+    /// Nodes that were dead then, and for how long.
+    dead: BTreeMap<LinkId, Duration>,
+    /// Nodes whose members have left without them. They are told when they come back.
+    ended: BTreeSet<LinkId>,
+}
+
+/// What has changed in a topic.
+#[derive(Default)]
+struct Change {
+    joined: Vec<Member>,
+    left: Vec<Member>,
+}
+
+/// Looks for dead nodes in the time for which members outlive theirs.
+const LOOKS: u32 = 6;
+
+/// Members at once: if each replaces another one, their event is full.
+const CHUNK: usize = Event::MEMBERS_MAX / 2;
+
+impl Presence {
+    pub(super) fn new(kept: Duration, now: Instant) -> Presence {
+        Presence {
+            topics: BTreeMap::new(),
+            counts: BTreeMap::new(),
+            kept,
+            looked: now,
+            dead: BTreeMap::new(),
+            ended: BTreeSet::new(),
+        }
+    }
+
+    fn enter(&mut self, link: LinkId, topic: &Name, entered: &[Member]) -> Change {
+        let mut change = Change::default();
+        let links = self.topics.entry(Name::clone(topic)).or_default();
+        let members = links.entry(link).or_default();
+        for member in entered {
+            let connection = member.connection;
+            match members.insert(connection, Name::clone(&member.device)) {
+                Some(device) if device == member.device => continue,
+                Some(device) => change.left.push(Member { connection, device }),
+                None => *self.counts.entry(link).or_default() += 1,
+            }
+            change.joined.push(member.clone());
+        }
+        change
+    }
+
+    fn exit(
+        &mut self,
+        link: LinkId,
+        topic: &Name,
+        connections: impl IntoIterator<Item = ConnectionNumber>,
+    ) -> Change {
+        let mut change = Change::default();
+        let Some(links) = self.topics.get_mut(topic) else { return change };
+        let Some(members) = links.get_mut(&link) else { return change };
+        for connection in connections {
+            let device = members.remove(&connection);
+            change.left.extend(device.map(|device| Member { connection, device }));
+        }
+        let count = self.counts.entry(link).or_default();
+        *count -= change.left.len();
+        if *count == 0 {
+            self.counts.remove(&link);
+        }
+        if members.is_empty() {
+            links.remove(&link);
+        }
+        if links.is_empty() {
+            self.topics.remove(topic);
+        }
+        change
+    }
+
+    /// What a node has in each topic.
+    fn of(&self, link: LinkId) -> Vec<(Name, Vec<ConnectionNumber>)> {
+        let of = |(topic, links): (&Name, &BTreeMap<LinkId, BTreeMap<ConnectionNumber, Name>>)| {
+            Some((Name::clone(topic), links.get(&link)?.keys().copied().collect()))
+        };
+        self.topics.iter().filter_map(of).collect()
+    }
+
+    /// A page of the members whose nodes live.
+    pub(super) fn members(
+        &self,
+        topic: &Name,
+        after: Option<ConnectionNumber>,
+        limit: usize,
+        lives: impl Fn(LinkId) -> bool,
+    ) -> MemberPage {
+        let links = self.topics.get(topic).into_iter().flatten();
+        let living = links.filter(|(link, _)| lives(**link));
+        let members: BTreeMap<ConnectionNumber, &Name> = living
+            .flat_map(|(_, members)| members)
+            .map(|(connection, device)| (*connection, device))
+            .collect();
+        let devices: BTreeSet<&Name> = members.values().copied().collect();
+        let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+        let (connections, devices) = (count(members.len()), count(devices.len()));
+        let mut rest = members.into_iter().filter(|(connection, _)| Some(*connection) > after);
+        let member = |(connection, device)| Member { connection, device: Name::clone(device) };
+        let members = rest.by_ref().take(limit).map(member).collect();
+        MemberPage { members, is_last: rest.next().is_none(), connections, devices }
+    }
+
+    /// A node lives. Whether its members have left without it.
+    pub(super) fn came_back(&mut self, link: LinkId) -> bool {
+        self.dead.remove(&link);
+        self.ended.remove(&link)
+    }
+
+    /// When to look for dead nodes; `None`: no node has members.
+    pub(super) fn due(&self, nodes: &Nodes) -> Option<Instant> {
+        let first = self.counts.keys().map(|link| nodes.lives_until(*link)).min()?;
+        let earliest = self.looked + self.kept / LOOKS;
+        Some(first.map_or(earliest, |first| earliest.max(first)))
+    }
+
+    /// Looks for dead nodes, and gives those whose members are to leave.
+    fn look(&mut self, nodes: &Nodes, now: Instant) -> Vec<LinkId> {
+        let pause = (now - self.looked).min(2 * self.kept / LOOKS);
+        self.looked = now;
+        let mut dead = BTreeMap::new();
+        for link in self.counts.keys().filter(|link| !nodes.lives(**link, now)) {
+            let before = self.dead.get(link);
+            dead.insert(*link, before.map_or(Duration::ZERO, |before| *before + pause));
+        }
+        let kept = self.kept;
+        let gone = dead.extract_if(.., |_, dead_for| *dead_for >= kept);
+        let gone = gone.map(|(link, _)| link).collect();
+        self.dead = dead;
+        gone
+    }
+}
+
+impl State {
+    pub(super) fn enter(&mut self, id: LinkId, members: Vec<(Name, Member)>, now: Instant) {
+        if !self.presence.counts.contains_key(&id) {
+            // From now on there is something to look for.
+            self.links.values().for_each(|link| link.wake.notify_one());
+        }
+        for (topic, members) in by_topic(members) {
+            for members in members.chunks(CHUNK) {
+                let change = self.presence.enter(id, &topic, members);
+                self.tell_change(&topic, change, now);
+            }
+        }
+    }
+
+    pub(super) fn exit(&mut self, id: LinkId, members: Vec<(Name, Member)>, now: Instant) {
+        for (topic, members) in by_topic(members) {
+            for members in members.chunks(CHUNK) {
+                let connections = members.iter().map(|member| member.connection);
+                let change = self.presence.exit(id, &topic, connections);
+                self.tell_change(&topic, change, now);
+            }
+        }
+    }
+
+    /// Takes all members of a node out.
+    pub(super) fn exit_all(&mut self, id: LinkId, now: Instant) {
+        for (topic, connections) in self.presence.of(id) {
+            for connections in connections.chunks(CHUNK) {
+                let change = self.presence.exit(id, &topic, connections.iter().copied());
+                self.tell_change(&topic, change, now);
+            }
+        }
+    }
+
+    /// Takes the members of nodes out that have been dead for too long, if it is time to look.
+    pub(super) fn look(&mut self, now: Instant) {
+        if self.presence.due(&self.nodes).is_none_or(|due| due > now) {
+            return;
+        }
+        for id in self.presence.look(&self.nodes, now) {
+            self.exit_all(id, now);
+            if self.links.contains_key(&id) {
+                self.presence.ended.insert(id);
+            }
+        }
+    }
+
+    fn tell_change(&mut self, topic: &Name, change: Change, now: Instant) {
+        let Change { joined, left } = change;
+        if !joined.is_empty() || !left.is_empty() {
+            let event = Event::Presence { topic: Name::clone(topic), joined, left };
+            self.tell(&event, now, |link| link.topics.contains(topic));
+        }
+    }
+}
