@@ -1,7 +1,6 @@
 //! What a node has in hand of its broker: options, the Redis nodes, and what it has entered there.
 
-use std::collections::HashSet;
-use std::sync::atomic::AtomicU16;
+use std::sync::atomic::{AtomicU16, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -14,11 +13,11 @@ use super::dial::Dialer;
 use super::health::Health;
 use super::keys::{Interest, Keys};
 use super::options::{Endpoint, RedisOptions};
+use super::present::Present;
 use super::requests::LaneOptions;
 use super::servers::Servers;
 use super::subscriber::Context;
 use crate::contract::{Error, EventHandler};
-use crate::records::Name;
 
 /// See the module.
 pub(super) struct Client {
@@ -30,7 +29,7 @@ pub(super) struct Client {
     /// Held while what is wanted of a device changes.
     pub(super) devices: tokio::sync::Mutex<Devices>,
     /// Topics in which this node has members.
-    pub(super) present: Mutex<HashSet<Name>>,
+    pub(super) present: Mutex<Present>,
     /// Nodes that lived when last looked at.
     pub(super) lived: Mutex<Vec<String>>,
     /// Until when this node has its number.
@@ -39,6 +38,7 @@ pub(super) struct Client {
     pub(super) timeout: Duration,
     pub(super) topic_kept: Duration,
     pub(super) node_kept: Duration,
+    pub(super) presence_kept: Duration,
     pub(super) wait_replicas: usize,
     waiting: Arc<Semaphore>,
     waiting_max: usize,
@@ -68,9 +68,11 @@ impl Client {
             number: AtomicU16::new(0),
             instance: format!("{:016x}", rand::random::<u64>()),
             look: Notify::new(),
+            interruptions: AtomicU64::new(0),
             probe_every: options.probe_every,
             timeout: options.timeout,
         });
+        let present = Mutex::new(Present::new(&context.instance));
         let waiting_max = options.waiting_max.clamp(1, Semaphore::MAX_PERMITS);
         let lanes = LaneOptions { pipelines_max: options.pipelines_max, waiting_max, counts };
         let servers = Servers::open(context.clone(), endpoint.seeds, lanes).await?;
@@ -81,13 +83,14 @@ impl Client {
             prefix: options.prefix,
             cluster: options.cluster,
             devices: tokio::sync::Mutex::default(),
-            present: Mutex::default(),
+            present,
             lived: Mutex::default(),
             lease_ends: Mutex::default(),
             connections_per_device_max: options.connections_per_device_max,
             timeout: options.timeout,
             topic_kept: options.topic_kept,
             node_kept: options.node_kept,
+            presence_kept: options.presence_kept,
             wait_replicas: options.wait_replicas,
             waiting: Arc::new(Semaphore::new(waiting_max)),
             waiting_max,

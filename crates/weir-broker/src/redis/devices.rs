@@ -127,8 +127,7 @@ impl Client {
                 let place = self.keys.place(device);
                 (place.slot, place.key('l'))
             });
-            let mut keys: Vec<_> = records.collect();
-            keys.extend(self.presence_keys());
+            let keys: Vec<_> = records.collect();
             for keys in keys.chunks(CHUNK) {
                 let request = |(slot, key): &(u16, String)| {
                     let mut command = redis::cmd("PEXPIRE");
@@ -140,6 +139,7 @@ impl Client {
                 let _ = self.servers.run(keys.iter().map(request).collect(), 0, until).await;
                 tokio::time::sleep(RENEW_PAUSE).await;
             }
+            self.renew_presence().await;
         }
     }
 
@@ -193,6 +193,6 @@ pub(super) const RECORD_KEPT: Duration = Duration::from_secs(12 * 3600);
 /// How often it is renewed.
 const RENEW_EVERY: Duration = Duration::from_secs(3 * 3600);
 /// Between two chunks of it, so that Redis does not notice.
-const RENEW_PAUSE: Duration = Duration::from_millis(100);
+pub(super) const RENEW_PAUSE: Duration = Duration::from_millis(100);
 /// Requests at once, where nobody waits.
 const CHUNK: usize = 500;

@@ -5,8 +5,13 @@
 //!
 //! Messages of a topic are a line of decimal numbers, then the payloads: epoch, offset of the first, and the length of
 //! each. The script that publishes writes them.
+//!
+//! A change of presence is such a line, too: how many members have entered, and the length of each member, those that have
+//! left behind the others. A member is 16 hexadecimal digits of its connection, then its device.
 
-use crate::records::Received;
+use std::num::ParseIntError;
+
+use crate::records::{ConnectionNumber, Member, Received};
 
 /// The first byte of messages of a topic, as `scripts/publish.lua` writes it.
 const MESSAGES: u8 = 1;
@@ -16,6 +21,9 @@ const PLAIN: u8 = 2;
 const EVICTED: u8 = 3;
 /// The first byte of a revocation, as `scripts/revoke.lua` writes it.
 const REVOKED: u8 = 4;
+
+/// The first byte of a change of presence, as `scripts/presence.lua` writes it.
+const PRESENCE: u8 = 5;
 
 /// What came over a channel.
 #[derive(Debug, PartialEq, Eq)]
@@ -28,6 +36,8 @@ pub(super) enum Message {
     Evicted { connection: u64, node: String },
     /// A device was revoked.
     Revoked { id: (u64, u64), device: String },
+    /// Members have entered a topic, and others have left it before.
+    Presence { joined: Vec<Member>, left: Vec<Member> },
 }
 
 impl Message {
@@ -46,16 +56,15 @@ impl Message {
                 let (id, device) = str::from_utf8(rest).ok()?.split_once(' ')?;
                 Some(Message::Revoked { id: stream_id(id)?, device: device.to_owned() })
             }
+            PRESENCE => Self::decode_presence(rest),
             _ => None,
         }
     }
 
     fn decode_messages(bytes: &[u8]) -> Option<Message> {
-        let end = bytes.iter().position(|&byte| byte == b'\n')?;
-        let mut numbers = str::from_utf8(&bytes[..end]).ok()?.split(' ').map(str::parse::<u64>);
+        let (mut numbers, mut rest) = line(bytes)?;
         let epoch = numbers.next()?.ok()?;
         let first = numbers.next()?.ok()?;
-        let mut rest = &bytes[end + 1..];
         let mut messages = Vec::new();
         for (offset, length) in (first..).zip(numbers) {
             let (payload, behind) = rest.split_at_checked(usize::try_from(length.ok()?).ok()?)?;
@@ -64,6 +73,34 @@ impl Message {
         }
         rest.is_empty().then_some(Message::Messages { epoch, messages })
     }
+
+    fn decode_presence(bytes: &[u8]) -> Option<Message> {
+        let (mut numbers, mut rest) = line(bytes)?;
+        let joined_count = usize::try_from(numbers.next()?.ok()?).ok()?;
+        let mut joined = Vec::new();
+        for length in numbers {
+            let (text, behind) = rest.split_at_checked(usize::try_from(length.ok()?).ok()?)?;
+            let (connection, device) = member(str::from_utf8(text).ok()?)?;
+            joined.push(Member { connection, device: device.into() });
+            rest = behind;
+        }
+        let is_whole = rest.is_empty() && joined_count <= joined.len();
+        let left = is_whole.then(|| joined.split_off(joined_count))?;
+        Some(Message::Presence { joined, left })
+    }
+}
+
+/// The numbers of the first line, and what is behind it.
+fn line(bytes: &[u8]) -> Option<(impl Iterator<Item = Result<u64, ParseIntError>>, &[u8])> {
+    let end = bytes.iter().position(|&byte| byte == b'\n')?;
+    let numbers = str::from_utf8(&bytes[..end]).ok()?.split(' ').map(str::parse);
+    Some((numbers, &bytes[end + 1..]))
+}
+
+/// Connection and device of a member, as Redis has them.
+pub(super) fn member(text: &str) -> Option<(ConnectionNumber, &str)> {
+    let (connection, device) = text.split_at_checked(16)?;
+    Some((ConnectionNumber(u64::from_str_radix(connection, 16).ok()?), device))
 }
 
 /// A message without an offset, as it goes over a channel.
@@ -96,15 +133,36 @@ mod tests {
         let expected = Message::Revoked { id: (17, 2), device: "a b".into() };
         assert_eq!(Message::decode(b"\x0417-2 a b"), Some(expected));
         assert_eq!(Message::decode(&plain(b"x")), Some(Message::Plain(b"x".to_vec())));
+        let member = |connection, device: &str| Member {
+            connection: ConnectionNumber(connection),
+            device: device.into(),
+        };
+        let (joined, left) = (vec![member(1, "a b"), member(u64::MAX, "ü\n")], vec![member(2, "")]);
+        let expected = Message::Presence { joined, left };
+        let bytes = "\x052 19 19 16\n0000000000000001a bffffffffffffffffü\n0000000000000002";
+        assert_eq!(Message::decode(bytes.as_bytes()), Some(expected));
     }
 
     #[test]
     fn what_is_cut_or_unknown_is_nothing() {
-        let bytes = b"\x017 5 2 3\nabcde";
-        for end in 0..bytes.len() {
-            assert_eq!(Message::decode(&bytes[..end]), None, "{end}");
+        for bytes in [&b"\x017 5 2 3\nabcde"[..], b"\x051 17 16\n0000000000000001a0000000000000002"]
+        {
+            for end in 0..bytes.len() {
+                assert_eq!(Message::decode(&bytes[..end]), None, "{bytes:?} {end}");
+            }
         }
-        for bytes in [&b"\x017 5 2\nabc"[..], b"\x01a 5\n", b"\x09abc", b"\x03xyz 3", b"\x0417 a"] {
+        let wrong = [
+            &b"\x017 5 2\nabc"[..],
+            b"\x01a 5\n",
+            b"\x09abc",
+            b"\x03xyz 3",
+            b"\x0417 a",
+            b"\x052 16\n0000000000000001",
+            b"\x051 16\n000000000000000x",
+            b"\x051 15\n000000000000000",
+            b"\x050 16\n0000000000000001x",
+        ];
+        for bytes in wrong {
             assert_eq!(Message::decode(bytes), None, "{bytes:?}");
         }
     }

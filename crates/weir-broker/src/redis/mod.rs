@@ -10,6 +10,7 @@
 //! | `discovery`, `servers` | which Redis node has what; follow failovers and moved slots | know topics |
 //! | `client` | opens and closes, bounds what waits | know topics |
 //! | `topics`, `devices`, `nodes`, `presence` | the contract's methods | talk to Redis themselves |
+//! | `dead` | lets the members of dead nodes leave | decide which nodes live |
 //!
 //! Commands go through the `redis` crate's multiplexed connections. Subscriptions have connections of their own: see
 //! `subscriber`.
@@ -18,6 +19,7 @@ mod backoff;
 mod claimed;
 mod client;
 mod counts;
+mod dead;
 mod devices;
 mod dial;
 mod discovery;
@@ -27,6 +29,7 @@ mod message;
 mod nodes;
 mod options;
 mod presence;
+mod present;
 mod requests;
 mod scripts;
 mod servers;
@@ -53,8 +56,8 @@ use crate::records::{
 /// A broker in Redis. Dropped, it ends at once, and its node counts as living for some seconds.
 pub struct RedisBroker {
     client: Arc<Client>,
-    /// Follows Redis' failovers, and renews what expires.
-    tasks: [JoinHandle<()>; 2],
+    /// Follow Redis' failovers, renew what expires, and look for dead nodes.
+    tasks: [JoinHandle<()>; 3],
 }
 
 impl RedisBroker {
@@ -67,10 +70,11 @@ impl RedisBroker {
         handler: Arc<dyn EventHandler>,
     ) -> Result<RedisBroker, Error> {
         let client = Arc::new(Client::open(options, handler).await?);
-        let (watching, renewing) = (client.clone(), client.clone());
+        let (watching, renewing, looking) = (client.clone(), client.clone(), client.clone());
         let watching = tokio::spawn(async move { watching.servers.watch().await });
         let renewing = tokio::spawn(async move { renewing.renew().await });
-        let broker = RedisBroker { client, tasks: [watching, renewing] };
+        let looking = tokio::spawn(async move { looking.end_dead().await });
+        let broker = RedisBroker { client, tasks: [watching, renewing, looking] };
         broker.client.begin().await?;
         Ok(broker)
     }
@@ -151,11 +155,11 @@ impl Broker for RedisBroker {
     }
 
     fn enter(&self, members: Vec<(Name, Member)>) -> Answer<'_, ()> {
-        Box::pin(self.client.change_presence(members, true))
+        Box::pin(self.client.enter_all(members))
     }
 
     fn exit(&self, members: Vec<(Name, Member)>) -> Answer<'_, ()> {
-        Box::pin(self.client.change_presence(members, false))
+        Box::pin(self.client.exit_members(members))
     }
 
     fn members(

@@ -13,7 +13,16 @@ use super::message::stream_id;
 use super::scripts::{ANNOUNCE, NODES, RETIRE, REVOCATIONS, REVOKE};
 use super::values::{array, damaged, int, text};
 use crate::contract::{Error, Event};
-use crate::records::{Name, Node, NodeNumber, Revocation, RevocationId, Revocations};
+use crate::records::{Name, Node, NodeNumber, Revocation, RevocationId, Revocations, Scope};
+
+/// A node that lives.
+struct Listed {
+    node: String,
+    /// What it tells of itself, if it has done so.
+    told: Option<Node>,
+    /// Under which name its members stand; nothing: it has none.
+    stay: String,
+}
 
 impl Client {
     /// Announces this node, and keeps its number or leases one.
@@ -24,8 +33,12 @@ impl Client {
         let lease_ends = *self.lease_ends.lock().unwrap_or_else(PoisonError::into_inner);
         // By this node's own clock, as Redis may have forgotten it.
         let kept = if lease_ends.is_some_and(|end| asked < end) { number } else { 0 };
+        let (stay, next) = {
+            let present = self.present();
+            (present.has_begun().then(|| present.stay().name), present.next())
+        };
         let shared = self.keys.shared();
-        let keys = ['k', 'o', 'w', 'h'].map(|kind| shared.key(kind));
+        let keys = ['k', 'o', 'w', 'h', 'y', 'z'].map(|kind| shared.key(kind));
         let mut command = ANNOUNCE.run(keys.iter());
         command
             .arg(&self.cluster)
@@ -34,14 +47,16 @@ impl Client {
             .arg(LEASE.as_millis().to_string())
             .arg(kept)
             .arg(rand::random_range(1..NUMBERS))
-            .arg(node.map(|node| written(&node)).unwrap_or_default());
+            .arg(node.map(|node| written(&node)).unwrap_or_default())
+            .arg(stay.as_deref().unwrap_or_default())
+            .arg(&next.name);
         let answer = self.run_one(shared.slot, command, until).await?;
-        let Value::Int(leased) = answer else {
-            let found = text(&answer).map_err(damaged)?.to_owned();
-            let (prefix, own) = (self.prefix.clone(), self.cluster.clone());
+        if let Ok(found) = text(&answer) {
+            let (prefix, found, own) =
+                (self.prefix.clone(), found.to_owned(), self.cluster.clone());
             return Err(Error::OtherCluster { prefix, found, own });
-        };
-        let leased = u16::try_from(leased).map_err(|error| damaged(error.to_string()))?;
+        }
+        let (leased, is_next) = read_announced(&answer).map_err(damaged)?;
         if leased == 0 {
             return Err(Error::Refused(format!("all {} numbers of nodes are taken", NUMBERS - 1)));
         }
@@ -55,23 +70,36 @@ impl Client {
             let own = vec![Interest::Node(NodeNumber(leased))];
             self.servers.join(own, until, None::<()>).await?;
         }
+        if is_next {
+            self.present().begin(&next);
+            if stay.is_some() {
+                tracing::warn!("this node was away for too long, or Redis has lost its presence");
+                self.context.handler.handle(Event::Gap(Scope::All));
+            }
+        }
         Ok(())
     }
 
-    /// The nodes that live, with what they tell of themselves.
-    async fn listed(&self, until: Instant) -> Result<Vec<(String, Option<Node>)>, Error> {
+    /// The nodes that live.
+    async fn listed(&self, until: Instant) -> Result<Vec<Listed>, Error> {
         let shared = self.keys.shared();
-        let keys = ['w', 'h'].map(|kind| shared.key(kind));
+        let keys = ['w', 'h', 'y'].map(|kind| shared.key(kind));
         let answer = self.run_one(shared.slot, NODES.run(keys.iter()), until).await?;
         let listed = read_nodes(&answer).map_err(damaged)?;
-        let lived = listed.iter().map(|(node, _)| node.clone()).collect();
+        let lived = listed.iter().map(|listed| listed.node.clone()).collect();
         *self.lived.lock().unwrap_or_else(PoisonError::into_inner) = lived;
         Ok(listed)
     }
 
     /// The nodes that live.
     pub(super) async fn living(&self, until: Instant) -> Result<Vec<String>, Error> {
-        Ok(self.listed(until).await?.into_iter().map(|(node, _)| node).collect())
+        Ok(self.listed(until).await?.into_iter().map(|listed| listed.node).collect())
+    }
+
+    /// Under which names the members of the nodes that live stand.
+    pub(super) async fn living_stays(&self, until: Instant) -> Result<Vec<String>, Error> {
+        let stays = self.listed(until).await?.into_iter().map(|listed| listed.stay);
+        Ok(stays.filter(|stay| !stay.is_empty()).collect())
     }
 
     /// The nodes that lived when last looked at.
@@ -82,7 +110,7 @@ impl Client {
     pub(super) async fn list_nodes(&self) -> Result<Vec<Node>, Error> {
         let (_permit, until) = self.admit(1)?;
         let listed = self.listed(until).await?;
-        let mut nodes: Vec<_> = listed.into_iter().filter_map(|(_, node)| node).collect();
+        let mut nodes: Vec<_> = listed.into_iter().filter_map(|listed| listed.told).collect();
         nodes.sort_by_key(|node| node.number);
         Ok(nodes)
     }
@@ -92,9 +120,12 @@ impl Client {
         self.exit_all().await?;
         let (_permit, until) = self.admit(1)?;
         let shared = self.keys.shared();
-        let keys = ['w', 'h', 'o'].map(|kind| shared.key(kind));
+        let keys = ['w', 'h', 'y', 'o'].map(|kind| shared.key(kind));
         let mut command = RETIRE.run(keys.iter());
-        command.arg(&self.context.instance).arg(self.context.number.load(Ordering::Relaxed));
+        command
+            .arg(&self.context.instance)
+            .arg(self.context.number.load(Ordering::Relaxed))
+            .arg(self.present().stay().name);
         self.run_one(shared.slot, command, until).await.map(drop)
     }
 
@@ -148,12 +179,25 @@ fn read_node(written: &str) -> Result<Option<Node>, String> {
     }))
 }
 
-fn read_nodes(answer: &Value) -> Result<Vec<(String, Option<Node>)>, String> {
-    let read = |pair: &[Value]| match pair {
-        [node, written] => Ok((text(node)?.to_owned(), read_node(text(written)?)?)),
+fn read_nodes(answer: &Value) -> Result<Vec<Listed>, String> {
+    let read = |three: &[Value]| match three {
+        [node, written, stay] => Ok(Listed {
+            node: text(node)?.to_owned(),
+            told: read_node(text(written)?)?,
+            stay: text(stay)?.to_owned(),
+        }),
         _ => Err("a node is cut".to_owned()),
     };
-    array(answer)?.chunks(2).map(read).collect()
+    array(answer)?.chunks(3).map(read).collect()
+}
+
+/// The number of a node that was announced, and whether its next stay has begun.
+fn read_announced(answer: &Value) -> Result<(u16, bool), String> {
+    let [number, is_next] = array(answer)? else {
+        return Err("an announcement is cut".to_owned());
+    };
+    let number = u16::try_from(int(number)?).map_err(|error| error.to_string())?;
+    Ok((number, int(is_next)? == 1))
 }
 
 fn revocation_id(value: &Value) -> Result<RevocationId, String> {

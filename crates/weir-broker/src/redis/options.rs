@@ -7,6 +7,7 @@ use percent_encoding::percent_decode_str;
 use url::Url;
 
 use crate::contract::Error;
+use crate::records::Member;
 
 /// What a Redis broker is opened with.
 #[derive(Clone)]
@@ -45,6 +46,9 @@ pub struct RedisOptions {
     pub topic_kept: Duration,
     /// How long this node counts as living after its last sign of life.
     pub node_kept: Duration,
+    /// How long members outlive their node after that, while another node can reach Redis. Nodes look for dead ones six
+    /// times in it.
+    pub presence_kept: Duration,
 }
 
 impl RedisOptions {
@@ -67,6 +71,7 @@ impl RedisOptions {
             probe_every: Duration::from_secs(2),
             topic_kept: Duration::from_secs(3600),
             node_kept: Duration::from_secs(10),
+            presence_kept: Member::KEPT,
         }
     }
 }

@@ -1,53 +1,168 @@
 //! Presence in Redis: a set for each topic and node, which counts as long as its node lives.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+use std::sync::{MutexGuard, PoisonError};
 
-use redis::Value;
+use redis::{Cmd, Value};
 use tokio::time::Instant;
 
 use super::client::Client;
-use super::devices::{RECORD_KEPT, hex};
-use super::keys::Slot;
-use super::scripts::{MEMBERS, PRESENCE};
+use super::devices::{RECORD_KEPT, RENEW_PAUSE, hex};
+use super::message::member;
+use super::present::{Present, Stay};
+use super::scripts::{FORGET, MEMBERS, PRESENCE};
 use super::servers::Request;
 use super::values::{array, damaged, int, text};
-use crate::contract::Error;
-use crate::records::{ConnectionNumber, Member, MemberPage, Name};
+use crate::contract::{Error, Event};
+use crate::records::{ConnectionNumber, Member, MemberPage, Name, by_topic};
+
+/// A call that enters members, from its begin to its end, however it ends.
+struct Entering<'a> {
+    client: &'a Client,
+    stay: Stay,
+    topics: &'a BTreeMap<Name, Vec<Member>>,
+}
+
+impl Drop for Entering<'_> {
+    fn drop(&mut self) {
+        self.client.present().end_entering(&self.stay, self.topics.keys());
+    }
+}
 
 impl Client {
-    /// Enters members, or takes them out.
-    pub(super) async fn change_presence(
-        &self,
-        members: Vec<(Name, Member)>,
-        enters: bool,
-    ) -> Result<(), Error> {
+    pub(super) fn present(&self) -> MutexGuard<'_, Present> {
+        self.present.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) async fn enter_all(&self, members: Vec<(Name, Member)>) -> Result<(), Error> {
         let (_permit, until) = self.admit(members.len())?;
-        let mut by_topic: BTreeMap<Name, Vec<Member>> = BTreeMap::new();
-        for (topic, member) in members {
-            by_topic.entry(topic).or_default().push(member);
-        }
-        if enters {
-            let mut present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
-            present.extend(by_topic.keys().cloned());
-        }
-        let request = |(topic, members): (&Name, &Vec<Member>)| {
-            let place = self.keys.place(topic);
-            let keys = ['m', 'u'].map(|kind| place.part(kind, &self.context.instance));
-            let mut command = PRESENCE.run(keys.iter());
-            command.arg(u8::from(enters)).arg(RECORD_KEPT.as_millis().to_string());
-            for member in members {
-                command.arg(hex(member.connection)).arg(&*member.device);
-            }
-            Request { slot: place.slot, command }
+        let topics = &by_topic(members);
+        let interruptions = self.context.interruptions.load(Ordering::Relaxed);
+        let (entering, unwritten) = {
+            let mut present = self.present();
+            let unwritten = present.begin_entering(topics.keys(), interruptions);
+            (Entering { client: self, stay: present.stay(), topics }, unwritten)
         };
-        let answers = self.servers.run(by_topic.iter().map(request).collect(), 0, until).await;
-        for (topic, answer) in by_topic.keys().zip(answers) {
-            if int(&answer?).map_err(damaged)? == 0 {
-                self.present.lock().unwrap_or_else(PoisonError::into_inner).remove(topic);
+        if !unwritten.is_empty() {
+            self.write_index(&entering.stay, &unwritten, until).await?;
+            self.present().written(&unwritten, interruptions);
+        }
+        let answers = self.change("enter", topics, &entering.stay, until).await;
+        answers.into_iter().try_for_each(|(_, left)| left.map(drop))
+    }
+
+    pub(super) async fn exit_members(&self, members: Vec<(Name, Member)>) -> Result<(), Error> {
+        let (_permit, until) = self.admit(members.len())?;
+        let topics = by_topic(members);
+        let (stay, mut marks) = {
+            let present = self.present();
+            let marks = topics.keys().filter_map(|topic| Some((topic, present.mark(topic)?)));
+            (present.stay(), marks.collect::<HashMap<_, _>>())
+        };
+        let answers = self.change("exit", &topics, &stay, until).await;
+        let mut emptied = Vec::new();
+        let mut went = Ok(());
+        for (topic, left) in answers {
+            match left {
+                Ok(0) => {
+                    let mark = marks.remove(topic);
+                    let entry = mark.and_then(|mark| self.present().emptied(topic, &mark));
+                    emptied.extend(entry.map(|entry| (topic.clone(), entry)));
+                }
+                Ok(_) => {}
+                Err(error) => went = Err(error),
             }
         }
-        Ok(())
+        self.forget(&stay, emptied, until).await;
+        went
+    }
+
+    /// Changes the members of topics, in pieces; how many are left in its topic after each.
+    async fn change<'a>(
+        &self,
+        what: &str,
+        topics: &'a BTreeMap<Name, Vec<Member>>,
+        stay: &Stay,
+        until: Instant,
+    ) -> Vec<(&'a Name, Result<i64, Error>)> {
+        let pieces = topics
+            .iter()
+            .flat_map(|(topic, members)| members.chunks(PIECE).map(move |piece| (topic, piece)));
+        let pieces: Vec<_> = pieces.collect();
+        let request = |(topic, members): &(&Name, &[Member])| {
+            let mut request = self.change_request(what, topic, &stay.name, stay.before.as_deref());
+            for member in *members {
+                request.command.arg(hex(member.connection)).arg(&*member.device);
+            }
+            request
+        };
+        let answers = self.servers.run(pieces.iter().map(request).collect(), 0, until).await;
+        let left = |answer: Result<Value, Error>| int(&answer?).map_err(damaged);
+        pieces.iter().zip(answers).map(|((topic, _), answer)| (*topic, left(answer))).collect()
+    }
+
+    /// The begin of a request that changes the members of a topic.
+    pub(super) fn change_request(
+        &self,
+        what: &str,
+        topic: &Name,
+        stay: &str,
+        before: Option<&str>,
+    ) -> Request {
+        let place = self.keys.place(topic);
+        let mut keys = vec![place.part('m', stay), place.part('u', stay)];
+        keys.extend(before.map(|before| place.part('m', before)));
+        let mut command = PRESENCE.run(keys.iter());
+        command.arg(what).arg(RECORD_KEPT.as_millis().to_string()).arg(place.key('c'));
+        Request { slot: place.slot, command }
+    }
+
+    /// Writes topics to the index, before members enter.
+    async fn write_index(
+        &self,
+        stay: &Stay,
+        entries: &[(Name, u64)],
+        until: Instant,
+    ) -> Result<(), Error> {
+        let index = self.keys.place(&stay.name.as_str().into());
+        let write = |entries: &[(Name, u64)]| {
+            let mut command = redis::cmd("ZADD");
+            // What comes late does not replace what is newer.
+            command.arg(index.key('x')).arg("GT");
+            for (topic, entry) in entries {
+                command.arg(*entry).arg(&**topic);
+            }
+            command
+        };
+        let mut commands: Vec<Cmd> = entries.chunks(CHUNK).map(write).collect();
+        commands.push(prolong(&index.key('x')));
+        let request = |command| Request { slot: index.slot, command };
+        let requests = commands.into_iter().map(request).collect();
+        let answers = self.servers.run(requests, 0, until).await;
+        answers.into_iter().try_for_each(|answer| answer.map(drop))
+    }
+
+    /// Takes topics without members out of the index. What fails has its turn again when expiry is renewed.
+    async fn forget(&self, stay: &Stay, entries: Vec<(Name, u64)>, until: Instant) {
+        for entries in entries.chunks(CHUNK) {
+            let request = self.forget_request(&stay.name, entries);
+            if self.run_one(request.slot, request.command, until).await.is_err() {
+                let mut present = self.present();
+                for (topic, entry) in entries {
+                    present.remember(stay, topic, *entry);
+                }
+            }
+        }
+    }
+
+    pub(super) fn forget_request(&self, stay: &str, entries: &[(Name, u64)]) -> Request {
+        let index = self.keys.place(&stay.into());
+        let mut command = FORGET.run([index.key('x')].iter());
+        for (topic, entry) in entries {
+            command.arg(*entry).arg(&**topic);
+        }
+        Request { slot: index.slot, command }
     }
 
     pub(super) async fn list_members(
@@ -58,9 +173,9 @@ impl Client {
     ) -> Result<MemberPage, Error> {
         let (_permit, until) = self.admit(1)?;
         let place = self.keys.place(&topic);
-        let nodes = self.living(until).await?;
+        let stays = self.living_stays(until).await?;
         let keys: Vec<_> =
-            nodes.iter().flat_map(|node| ['m', 'u'].map(|kind| place.part(kind, node))).collect();
+            stays.iter().flat_map(|stay| ['m', 'u'].map(|kind| place.part(kind, stay))).collect();
         let mut command = MEMBERS.run(keys.iter());
         command
             .arg(after.map_or_else(|| "-".to_owned(), hex))
@@ -72,30 +187,52 @@ impl Client {
 
     /// Takes all members of this node out.
     pub(super) async fn exit_all(&self) -> Result<(), Error> {
-        let keys = self.presence_keys();
-        self.present.lock().unwrap_or_else(PoisonError::into_inner).clear();
-        for keys in keys.chunks(CHUNK) {
-            let request = |(slot, key): &(Slot, String)| {
-                let mut command = redis::cmd("UNLINK");
-                command.arg(key);
-                Request { slot: *slot, command }
-            };
-            let until = Instant::now() + self.timeout;
-            let answers = self.servers.run(keys.iter().map(request).collect(), 0, until).await;
-            answers.into_iter().try_for_each(|answer| answer.map(drop))?;
-        }
+        let stay = self.present().stay();
+        while self.end_some(&stay.name, Instant::now() + self.timeout).await? {}
+        self.present().clear();
         Ok(())
     }
 
-    /// The keys of this node's presence.
-    pub(super) fn presence_keys(&self) -> Vec<(Slot, String)> {
-        let present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
-        let keys = present.iter().flat_map(|topic| {
-            let place = self.keys.place(topic);
-            ['m', 'u'].map(|kind| (place.slot, place.part(kind, &self.context.instance)))
-        });
-        keys.collect()
+    /// Prolongs what is kept of this node's presence, and takes topics out of the index that have no members any more.
+    pub(super) async fn renew_presence(&self) {
+        let (stay, topics) = {
+            let present = self.present();
+            (present.stay(), present.topics())
+        };
+        let index = self.keys.place(&stay.name.as_str().into());
+        let request = Request { slot: index.slot, command: prolong(&index.key('x')) };
+        let _ = self.run_one(request.slot, request.command, Instant::now() + self.timeout).await;
+        for topics in topics.chunks(CHUNK) {
+            let marks: Vec<_> = topics.iter().map(|topic| self.present().mark(topic)).collect();
+            let requests = topics.iter().flat_map(|topic| {
+                let place = self.keys.place(topic);
+                ['u', 'm'].map(|kind| {
+                    let command = prolong(&place.part(kind, &stay.name));
+                    Request { slot: place.slot, command }
+                })
+            });
+            let until = Instant::now() + self.timeout;
+            // What fails has its turn again long before its end.
+            let answers = self.servers.run(requests.collect(), 0, until).await;
+            let members = answers.chunks_exact(2).map(|answers| &answers[1]);
+            let mut emptied = Vec::new();
+            for ((topic, mark), members) in topics.iter().zip(marks).zip(members) {
+                if let (Some(mark), Ok(Value::Int(0))) = (mark, members) {
+                    let entry = self.present().emptied(topic, &mark);
+                    emptied.extend(entry.map(|entry| (topic.clone(), entry)));
+                }
+            }
+            self.forget(&stay, emptied, until).await;
+            tokio::time::sleep(RENEW_PAUSE).await;
+        }
     }
+}
+
+/// Keeps a key for as long as a new one.
+fn prolong(key: &str) -> Cmd {
+    let mut command = redis::cmd("PEXPIRE");
+    command.arg(key).arg(RECORD_KEPT.as_millis().to_string());
+    command
 }
 
 /// Reads the answer of `scripts/members.lua`.
@@ -107,12 +244,12 @@ fn page(answer: &Value, limit: usize) -> Result<MemberPage, String> {
     // Many members have the same few devices' names on a page: each is kept once.
     let mut names: HashMap<&str, Name> = HashMap::new();
     let mut found = Vec::with_capacity(members.len());
-    for member in members {
-        let member = text(member)?;
-        let (connection, device) = member.split_at_checked(16).ok_or("a member is cut")?;
-        let connection = u64::from_str_radix(connection, 16).map_err(|error| error.to_string())?;
+    for written in members {
+        let written = text(written)?;
+        let (connection, device) =
+            member(written).ok_or_else(|| format!("{written:?} is no member"))?;
         let device = names.entry(device).or_insert_with(|| device.into()).clone();
-        found.push(Member { connection: ConnectionNumber(connection), device });
+        found.push(Member { connection, device });
     }
     // Each node's are in order.
     found.sort_by_key(|member| member.connection);
@@ -126,7 +263,9 @@ fn page(answer: &Value, limit: usize) -> Result<MemberPage, String> {
     })
 }
 
+/// Members at once: if each replaces another one, their event is full.
+pub(super) const PIECE: usize = Event::MEMBERS_MAX / 2;
 /// Up to so many devices those that are at several nodes count once. Beyond it telling them apart would hold up Redis.
 const TOLD_APART_MAX: usize = 20_000;
-/// Requests at once, where nobody waits.
+/// Topics at once, where their names alone matter, or nobody waits.
 const CHUNK: usize = 500;

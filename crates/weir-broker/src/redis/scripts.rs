@@ -12,7 +12,7 @@ pub(super) struct Script {
 }
 
 /// All of them: a new connection loads them.
-pub(super) static SCRIPTS: [&Script; 12] = [
+pub(super) static SCRIPTS: [&Script; 14] = [
     &PUBLISH,
     &READ,
     &TOPS,
@@ -24,6 +24,8 @@ pub(super) static SCRIPTS: [&Script; 12] = [
     &REVOCATIONS,
     &PRESENCE,
     &MEMBERS,
+    &FORGET,
+    &DEAD,
     &PROBE,
 ];
 
@@ -47,6 +49,8 @@ script!(REVOKE, "primary", "log", "revoke");
 script!(REVOCATIONS, "primary", "log", "revocations");
 script!(PRESENCE, "presence");
 script!(MEMBERS, "members");
+script!(FORGET, "forget");
+script!(DEAD, "dead");
 script!(PROBE, "primary", "probe");
 
 impl Script {

@@ -1,6 +1,6 @@
 -- The members of a topic.
 --
--- KEYS: the two of presence.lua, for each node.
+-- KEYS: the first two of presence.lua, for each node.
 -- ARGV: 1 behind which connection to begin ('-': at the first), 2 how many of each node, 3 up to how many devices are told
 -- apart that are at several nodes.
 -- Answers: connections, devices, then each member, by node.

@@ -1,20 +1,86 @@
--- Enters members of one node into a topic's presence, or takes them out.
+-- Changes which members of one node are in a topic's presence, and tells it on the topic's channel.
 --
--- KEYS: 1 members (sorted set: connection and device, by connection), 2 connections of each device (hash).
--- ARGV: 1 whether they enter (1) or exit (0), 2 for how long to keep them (ms), then connection and device of each.
--- Answers: how many members the node has in the topic.
-for index = 3, #ARGV, 2 do
-  local member = ARGV[index] .. ARGV[index + 1]
-  if ARGV[1] == '1' then
-    if redis.call('ZADD', KEYS[1], 0, member) == 1 then
-      redis.call('HINCRBY', KEYS[2], ARGV[index + 1], 1)
-    end
-  elseif redis.call('ZREM', KEYS[1], member) == 1 then
-    if redis.call('HINCRBY', KEYS[2], ARGV[index + 1], -1) <= 0 then
-      redis.call('HDEL', KEYS[2], ARGV[index + 1])
+-- KEYS: 1 members (sorted set: connection and device, by connection), 2 connections of each device (hash), 3 members that
+-- the node had in its stay before (or nothing).
+-- ARGV: 1 what they do: enter, exit, or end; 2 for how long to keep them (ms), 3 channel, then connection and device of
+-- each; of those that end, how many at most instead.
+-- Answers: how many members are left.
+local key, devices, before = KEYS[1], KEYS[2], KEYS[3]
+local joined, left = {}, {}
+
+-- The member with this connection, if it is another than this one.
+local function other(from, connection, member)
+  for _, found in ipairs(redis.call('ZRANGE', from, '[' .. connection, '(' .. connection .. '\255', 'BYLEX')) do
+    if found ~= member then
+      return found
     end
   end
 end
-redis.call('PEXPIRE', KEYS[1], ARGV[2])
-redis.call('PEXPIRE', KEYS[2], ARGV[2])
-return redis.call('ZCARD', KEYS[1])
+local function remove(member)
+  redis.call('ZREM', key, member)
+  local device = string.sub(member, 17)
+  if redis.call('HINCRBY', devices, device, -1) <= 0 then
+    redis.call('HDEL', devices, device)
+  end
+  left[#left + 1] = member
+end
+-- The member with this connection in the stay before, where it is not any more then.
+local function take(connection)
+  local found = before and other(before, connection)
+  if found then
+    redis.call('ZREM', before, found)
+  end
+  return found
+end
+
+if ARGV[1] == 'end' then
+  for _, member in ipairs(redis.call('ZRANGE', key, 0, ARGV[4] - 1)) do
+    remove(member)
+  end
+end
+for index = 4, ARGV[1] == 'end' and 0 or #ARGV, 2 do
+  local connection = ARGV[index]
+  local earlier = take(connection)
+  local member
+  if ARGV[1] == 'exit' then
+    member = other(key, connection)
+    if member then
+      remove(member)
+    end
+  else
+    member = connection .. ARGV[index + 1]
+    if redis.call('ZADD', key, 0, member) == 1 then
+      redis.call('HINCRBY', devices, ARGV[index + 1], 1)
+      local replaced = other(key, connection, member)
+      if replaced then
+        remove(replaced)
+      end
+      -- A member that comes from the stay before has not left in between.
+      if earlier ~= member then
+        joined[#joined + 1] = member
+      end
+    end
+  end
+  if earlier and earlier ~= member then
+    left[#left + 1] = earlier
+  end
+end
+
+if #joined + #left > 0 then
+  local lengths, members = { #joined }, {}
+  for _, some in ipairs({ joined, left }) do
+    for _, member in ipairs(some) do
+      lengths[#lengths + 1] = #member
+      members[#members + 1] = member
+    end
+  end
+  redis.call('SPUBLISH', ARGV[3], '\5' .. table.concat(lengths, ' ') .. '\n' .. table.concat(members))
+end
+local count = redis.call('ZCARD', key)
+if count == 0 then
+  redis.call('UNLINK', devices)
+else
+  redis.call('PEXPIRE', key, ARGV[2])
+  redis.call('PEXPIRE', devices, ARGV[2])
+end
+return count

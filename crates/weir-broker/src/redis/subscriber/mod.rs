@@ -14,7 +14,7 @@ mod session;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU16;
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -44,6 +44,8 @@ pub(super) struct Context {
     pub(super) instance: String,
     /// Asks for a look at which Redis node has which slots.
     pub(super) look: Notify,
+    /// How often gaps were told: what Redis had before one may be lost.
+    pub(super) interruptions: AtomicU64,
     pub(super) probe_every: Duration,
     /// How long a request may take.
     pub(super) timeout: Duration,
@@ -398,8 +400,7 @@ impl Worker {
         if std::mem::take(&mut standing.has_gap)
             && let Interest::Topic(name) = interest
         {
-            let scope = Scope::Topics(vec![name.clone()]);
-            self.context.handler.handle(Event::Gap(scope));
+            self.context.tell_gap(Scope::Topics(vec![name.clone()]));
         }
     }
 
@@ -433,8 +434,15 @@ impl Worker {
             scopes
         };
         for scope in scopes {
-            self.context.handler.handle(Event::Gap(scope));
+            self.context.tell_gap(scope);
         }
+    }
+}
+
+impl Context {
+    fn tell_gap(&self, scope: Scope) {
+        self.interruptions.fetch_add(1, Ordering::Relaxed);
+        self.handler.handle(Event::Gap(scope));
     }
 }
 

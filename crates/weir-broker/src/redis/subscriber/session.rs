@@ -329,6 +329,9 @@ impl<'a> Session<'a> {
             (Some(Interest::Topic(topic)), Some(Message::Messages { epoch, messages })) => {
                 Event::Messages { topic, epoch, messages }
             }
+            (Some(Interest::Topic(topic)), Some(Message::Presence { joined, left })) => {
+                Event::Presence { topic, joined, left }
+            }
             (Some(Interest::Device(device)), Some(Message::Plain(payload))) => {
                 Event::ToDevice { device, payload }
             }

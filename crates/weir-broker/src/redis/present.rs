@@ -1,0 +1,160 @@
+//! In which topics this node has members, and under which name they stand in Redis.
+//!
+//! Members stand under the name of the node's *stay*. A stay ends for good when its node was dead for too long; the node
+//! begins the next one when it is back. So nobody takes members out that the node has entered since.
+//!
+//! Redis keeps an index of each stay's topics, by which others find them when the node is dead. A topic is written there
+//! before the first member enters, and taken out after the last has left. Each entry has a number: what takes an entry
+//! out late leaves a newer one alone.
+
+use std::collections::HashMap;
+
+use crate::records::Name;
+
+/// See the file.
+pub(super) struct Present {
+    instance: String,
+    /// The number of the stay; 0: none has begun.
+    stay: u64,
+    topics: HashMap<Name, Topic>,
+    /// The number of the last entry.
+    entries: u64,
+}
+
+/// The names of the stay at a moment, and of the one before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Stay {
+    number: u64,
+    pub(super) name: String,
+    pub(super) before: Option<String>,
+}
+
+/// A topic in which there are members, or were a moment ago.
+struct Topic {
+    /// The number of its entry in the index.
+    entry: u64,
+    /// After how many interruptions it was written there, if it was.
+    written: Option<u64>,
+    /// Calls under way that enter members, and how many there were so far.
+    entering: u32,
+    entered: u64,
+}
+
+/// How a topic was when a call began that lets members leave.
+pub(super) struct Mark {
+    stay: u64,
+    entered: u64,
+}
+
+impl Present {
+    pub(super) fn new(instance: &str) -> Present {
+        Present { instance: instance.to_owned(), stay: 0, topics: HashMap::new(), entries: 0 }
+    }
+
+    /// The stay as it is now.
+    pub(super) fn stay(&self) -> Stay {
+        let before = self.stay.checked_sub(1).filter(|number| *number > 0);
+        let before = before.map(|number| self.named(number));
+        Stay { number: self.stay, name: self.named(self.stay), before }
+    }
+
+    /// The name of the stay that would come next.
+    pub(super) fn next(&self) -> Stay {
+        let number = self.stay + 1;
+        Stay { number, name: self.named(number), before: Some(self.named(self.stay)) }
+    }
+
+    fn named(&self, number: u64) -> String {
+        format!("{}:{number}", self.instance)
+    }
+
+    /// Whether a stay has begun.
+    pub(super) fn has_begun(&self) -> bool {
+        self.stay > 0
+    }
+
+    /// Begins the next stay, if it has not begun meanwhile. It has no members.
+    pub(super) fn begin(&mut self, next: &Stay) {
+        if self.stay < next.number {
+            self.stay = next.number;
+            self.topics.clear();
+        }
+    }
+
+    /// Forgets all topics.
+    pub(super) fn clear(&mut self) {
+        self.topics.clear();
+    }
+
+    /// Notes that members are about to enter. Gives those of the topics that have to be written to the index first, with
+    /// the numbers of their entries. After an interruption Redis may have lost what was written before.
+    pub(super) fn begin_entering<'a>(
+        &mut self,
+        topics: impl Iterator<Item = &'a Name>,
+        interruptions: u64,
+    ) -> Vec<(Name, u64)> {
+        let mut unwritten = Vec::new();
+        for name in topics {
+            let topic = self.topics.entry(name.clone()).or_insert_with(|| {
+                self.entries += 1;
+                Topic { entry: self.entries, written: None, entering: 0, entered: 0 }
+            });
+            topic.entering += 1;
+            topic.entered += 1;
+            if topic.written != Some(interruptions) {
+                unwritten.push((name.clone(), topic.entry));
+            }
+        }
+        unwritten
+    }
+
+    /// Notes that entries are in the index.
+    pub(super) fn written(&mut self, entries: &[(Name, u64)], interruptions: u64) {
+        for (name, entry) in entries {
+            let topic = self.topics.get_mut(name).filter(|topic| topic.entry == *entry);
+            if let Some(topic) = topic {
+                topic.written = Some(interruptions);
+            }
+        }
+    }
+
+    /// Notes that a call that entered members has ended, whether they have entered or not.
+    pub(super) fn end_entering<'a>(&mut self, stay: &Stay, topics: impl Iterator<Item = &'a Name>) {
+        if stay.number == self.stay {
+            for name in topics {
+                if let Some(topic) = self.topics.get_mut(name) {
+                    topic.entering = topic.entering.saturating_sub(1);
+                }
+            }
+        }
+    }
+
+    /// How a topic is before members leave; `None`: members are entering, or there are none.
+    pub(super) fn mark(&self, name: &Name) -> Option<Mark> {
+        let topic = self.topics.get(name).filter(|topic| topic.entering == 0)?;
+        Some(Mark { stay: self.stay, entered: topic.entered })
+    }
+
+    /// Forgets a topic that was seen without members since it was marked, unless some have begun to enter since. Gives
+    /// the number of its entry, which is to be taken out of the index.
+    pub(super) fn emptied(&mut self, name: &Name, mark: &Mark) -> Option<u64> {
+        let topic = self.topics.get(name)?;
+        if self.stay != mark.stay || topic.entering > 0 || topic.entered != mark.entered {
+            return None;
+        }
+        self.topics.remove(name).map(|topic| topic.entry)
+    }
+
+    /// Takes back that a topic is forgotten: its entry is in the index still.
+    pub(super) fn remember(&mut self, stay: &Stay, name: &Name, entry: u64) {
+        if stay.number == self.stay {
+            let topic = Topic { entry, written: None, entering: 0, entered: 0 };
+            self.topics.entry(name.clone()).or_insert(topic);
+        }
+    }
+
+    /// The topics.
+    pub(super) fn topics(&self) -> Vec<Name> {
+        self.topics.keys().cloned().collect()
+    }
+}
