@@ -1,6 +1,7 @@
 //! The broker in memory keeps every promise on a paused clock, and those about races on real threads.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use weir_broker::conformance::Cluster;
 use weir_broker::memory::{Memory, MemoryOptions, NewEpoch, NodeOptions};
@@ -18,6 +19,10 @@ impl Cluster for Nodes {
         let options = NodeOptions { connections_per_device_max, ..NodeOptions::default() };
         let node = self.0.node(name, options, handler);
         Box::pin(async { Ok(node) })
+    }
+
+    fn presence_kept(&self) -> Duration {
+        KEPT
     }
 
     fn break_connections(&self) -> Answer<'_, ()> {
@@ -45,6 +50,10 @@ impl Cluster for Others {
         self.0.open(name, connections_per_device_max, handler)
     }
 
+    fn presence_kept(&self) -> Duration {
+        KEPT
+    }
+
     fn break_connections(&self) -> Answer<'_, ()> {
         for name in ["one", "two"] {
             self.0.0.lose_subscriptions(name, &Scope::All);
@@ -58,12 +67,19 @@ impl Cluster for Others {
     }
 }
 
+/// How long members outlive their node.
+const KEPT: Duration = Duration::from_secs(5);
+
+fn memory() -> Memory {
+    Memory::new(&MemoryOptions { presence_kept: KEPT, ..MemoryOptions::default() })
+}
+
 async fn make() -> Arc<dyn Cluster> {
-    Arc::new(Nodes(Memory::new(&MemoryOptions::default())))
+    Arc::new(Nodes(memory()))
 }
 
 async fn make_other() -> Arc<dyn Cluster> {
-    Arc::new(Others(Nodes(Memory::new(&MemoryOptions::default()))))
+    Arc::new(Others(Nodes(memory())))
 }
 
 mod on_a_paused_clock {

@@ -9,15 +9,18 @@ mod failures;
 mod history;
 mod nodes;
 mod peer;
+mod presence;
 mod revocations;
 mod topics;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use self::devices::*;
 pub use self::failures::*;
 pub use self::history::*;
 pub use self::nodes::*;
+pub use self::presence::*;
 pub use self::revocations::*;
 pub use self::topics::*;
 use crate::contract::{Answer, Broker, EventHandler};
@@ -32,6 +35,10 @@ pub trait Cluster: Send + Sync {
         connections_per_device_max: usize,
         handler: Arc<dyn EventHandler>,
     ) -> Answer<'a, Arc<dyn Broker>>;
+
+    /// How long members outlive their node after its announcement, while other nodes can reach the broker. At least two
+    /// seconds.
+    fn presence_kept(&self) -> Duration;
 
     /// Breaks the connections of all nodes to the broker. They may connect again at once.
     fn break_connections(&self) -> Answer<'_, ()>;
@@ -107,6 +114,15 @@ macro_rules! conformance {
             members_enter_and_exit
             members_of_a_node_that_ends_are_not_listed
             many_members_are_listed
+            changes_of_presence_are_told
+            what_does_not_change_is_not_told
+            a_connection_has_one_device
+            many_changes_are_told_in_pieces
+            members_of_a_dead_node_leave
+            a_node_that_is_away_for_less_keeps_its_members
+            a_node_that_was_away_for_long_enters_again
+            members_of_a_retired_node_leave
+            presence_outlives_broken_connections
             revocations_are_told_and_kept
             revocations_are_read_in_pages
             broken_connections_come_back

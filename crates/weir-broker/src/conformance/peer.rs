@@ -18,6 +18,7 @@ use crate::records::{
 pub(super) struct Peer {
     pub(super) broker: Arc<dyn Broker>,
     pub(super) ears: Arc<Ears>,
+    name: String,
     batches: AtomicU64,
     heartbeat: JoinHandle<()>,
 }
@@ -58,15 +59,16 @@ impl Peer {
         let broker = cluster.open(name, connections_max, handler).await.expect("a node opens");
         announce(&*broker, name).await.expect("the broker answers");
         let (weak, name) = (Arc::downgrade(&broker), name.to_owned());
+        let own = name.clone();
         let heartbeat = tokio::spawn(async move {
             loop {
                 tokio::time::sleep(STEP).await;
                 let Some(broker) = weak.upgrade() else { return };
                 // It fails while the broker cannot be reached, and after the node's end.
-                let _ = announce(&*broker, &name).await;
+                let _ = announce(&*broker, &own).await;
             }
         });
-        Peer { broker, ears, batches: AtomicU64::new(1_000), heartbeat }
+        Peer { broker, ears, name, batches: AtomicU64::new(1_000), heartbeat }
     }
 
     pub(super) fn number(&self) -> NodeNumber {
@@ -82,6 +84,11 @@ impl Peer {
     pub(super) async fn silence(&self) {
         self.heartbeat.abort();
         until("the heartbeat ends", async || self.heartbeat.is_finished().then_some(())).await;
+    }
+
+    /// Announces itself once.
+    pub(super) async fn announce(&self) {
+        announce(&*self.broker, &self.name).await.expect("the broker answers");
     }
 
     pub(super) async fn join(&self, topic: &str) {

@@ -159,8 +159,13 @@ impl Cluster for Lent {
         Box::pin(async move {
             let mut options = self.three().options(name);
             options.connections_per_device_max = connections_per_device_max;
+            options.presence_kept = self.presence_kept();
             Ok(Arc::new(RedisBroker::open(options, handler).await?) as Arc<dyn Broker>)
         })
+    }
+
+    fn presence_kept(&self) -> Duration {
+        Duration::from_secs(3)
     }
 
     fn break_connections(&self) -> Answer<'_, ()> {

@@ -55,8 +55,13 @@ impl Cluster for Pair {
             options.urls = urls.to_vec();
             options.connections_per_device_max = connections_per_device_max;
             options.node_kept = Duration::from_secs(2);
+            options.presence_kept = self.presence_kept();
             Ok(Arc::new(RedisBroker::open(options, handler).await?) as Arc<dyn Broker>)
         })
+    }
+
+    fn presence_kept(&self) -> Duration {
+        Duration::from_secs(3)
     }
 
     fn break_connections(&self) -> Answer<'_, ()> {
