@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::Notify;
 use tokio::time::{Duration, timeout};
 use weir_broker::{
-    Batch, BatchId, Broker, Entry, Event, EventHandler, HistoryQuery, Published, Received,
+    Batch, BatchId, Broker, Entry, Event, EventHandler, HistoryQuery, Node, Published, Received,
     RedisBroker, RedisOptions, Retention,
 };
 use weir_tests::Redis;
@@ -66,6 +66,11 @@ impl Heard {
         found
     }
 
+    /// Looks at what came and was not taken.
+    pub(crate) fn look<T>(&self, look: impl FnOnce(&[Event]) -> T) -> T {
+        look(&self.events.lock().expect("no panic"))
+    }
+
     /// What came and was not taken.
     pub(crate) fn rest(&self) -> Vec<Event> {
         self.events.lock().expect("no panic").drain(..).collect()
@@ -86,6 +91,12 @@ pub(crate) async fn node_with(mut options: RedisOptions) -> (RedisBroker, Arc<He
     let heard = Arc::new(Heard::default());
     let broker = RedisBroker::open(options, heard.clone()).await.expect("Redis runs");
     (broker, heard)
+}
+
+/// What a node tells of itself.
+pub(crate) fn told(broker: &RedisBroker, name: &str) -> Node {
+    let about = "{\"version\":\n1}".to_owned();
+    Node { number: broker.number(), name: name.to_owned(), revoked_to: None, about }
 }
 
 /// What is kept, unless a test says otherwise.

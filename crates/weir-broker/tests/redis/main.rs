@@ -5,5 +5,6 @@ mod common;
 mod conformance;
 mod failover;
 mod nodes;
+mod presence;
 mod security;
 mod topics;

@@ -1,12 +1,12 @@
-//! Devices, nodes, revocations and presence.
+//! Devices, nodes and revocations.
 
 use std::sync::Arc;
 
-use crate::common::{Heard, node, node_with};
+use crate::common::{Heard, node, node_with, told};
 use tokio::time::Duration;
 use weir_broker::{
-    Broker, Claim, ConnectionNumber, Error, Event, Member, Node, NodeNumber, Reach, RedisBroker,
-    RedisOptions, Revocation, Scope,
+    Broker, Claim, ConnectionNumber, Error, Event, Reach, RedisBroker, RedisOptions, Revocation,
+    Scope,
 };
 use weir_tests::Redis;
 
@@ -17,11 +17,6 @@ fn claim(device: &str, connection: u64, age_ms: u64) -> Claim {
 
 fn evicted(device: &str, connection: u64) -> Event {
     Event::Evicted { device: device.into(), connection: ConnectionNumber(connection) }
-}
-
-fn told(broker: &RedisBroker, name: &str) -> Node {
-    let about = "{\"version\":\n1}".to_owned();
-    Node { number: broker.number(), name: name.to_owned(), revoked_to: None, about }
 }
 
 async fn sync(from: &RedisBroker, to: &RedisBroker, heard: &Heard) -> Vec<Event> {
@@ -206,61 +201,4 @@ async fn a_redis_that_lost_revocations_says_so() {
     let number = one.number();
     one.announce(told(&one, "one")).await.expect("announced");
     assert_eq!(one.number(), number);
-}
-
-fn member(connection: u64, device: &str) -> Member {
-    Member { connection: ConnectionNumber(connection), device: device.into() }
-}
-
-async fn page(
-    broker: &RedisBroker,
-    after: Option<u64>,
-    limit: usize,
-) -> (Vec<u64>, bool, u64, u64) {
-    let page = broker.members("t".into(), after.map(ConnectionNumber), limit).await.expect("read");
-    let connections = page.members.iter().map(|member| member.connection.0).collect();
-    (connections, page.is_last, page.connections, page.devices)
-}
-
-#[tokio::test]
-async fn who_is_present_is_known_at_every_node() {
-    let redis = Redis::start().expect("a Redis");
-    let (one, _) = node(&redis.url(), "one").await;
-    let (two, _) = node(&redis.url(), "two").await;
-    assert_eq!(page(&one, None, 10).await, (vec![], true, 0, 0));
-    let enter = |members: &[(u64, &str)]| {
-        members.iter().map(|(at, device)| ("t".into(), member(*at, device))).collect::<Vec<_>>()
-    };
-    let big = u64::MAX;
-    one.enter(enter(&[(1, "a"), (5, "b"), (big, "b")])).await.expect("entered");
-    one.enter(enter(&[(1, "a")])).await.expect("entered");
-    two.enter(enter(&[(3, "a"), (9, "c")])).await.expect("entered");
-    assert_eq!(page(&two, None, 10).await, (vec![1, 3, 5, 9, big], true, 5, 3));
-    assert_eq!(page(&one, None, 2).await, (vec![1, 3], false, 5, 3));
-    assert_eq!(page(&one, Some(3), 2).await, (vec![5, 9], false, 5, 3));
-    assert_eq!(page(&one, Some(9), 2).await, (vec![big], true, 5, 3));
-    let first = one.members("t".into(), None, 1).await.expect("read");
-    assert_eq!(first.members, [member(1, "a")]);
-    one.exit(enter(&[(5, "b"), (7, "x")])).await.expect("exited");
-    assert_eq!(page(&two, None, 10).await, (vec![1, 3, 9, big], true, 4, 3));
-    two.retire().await.expect("retired");
-    assert_eq!(page(&one, None, 10).await, (vec![1, big], true, 2, 2));
-}
-
-#[tokio::test]
-async fn who_was_at_a_node_that_has_ended_is_not_present() {
-    let redis = Redis::start().expect("a Redis");
-    let mut options = RedisOptions::new(&redis.url(), "test", "two");
-    options.node_kept = Duration::from_millis(300);
-    let (one, _) = node(&redis.url(), "one").await;
-    let (two, _) = node_with(options).await;
-    two.enter(vec![("t".into(), member(1, "a"))]).await.expect("entered");
-    two.announce(told(&two, "two")).await.expect("announced");
-    assert_eq!(page(&one, None, 10).await.0, [1]);
-    drop(two);
-    while !page(&one, None, 10).await.0.is_empty() {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    assert_eq!(one.nodes().await, Ok(vec![]));
-    assert_eq!(one.to_node(NodeNumber(1023), Vec::new()).await, Ok(false));
 }
