@@ -168,5 +168,18 @@ fn a_redis_that_loses_all_is_told_and_service_goes_on() -> Result<()> {
     let push = device.push()?;
     assert_eq!(push.payload, Some(push::Payload::Text("after".to_owned())));
     assert!(push.offset > position.offset);
+    let metrics = nodes[0].metrics()?;
+    for (name, labels) in [
+        ("weir_cluster_epochs_total", r#"offsets="lost""#),
+        ("weir_broker_resubscriptions_total", ""),
+        ("weir_broker_commands_total", r#"kind="read""#),
+        ("weir_broker_round_trip_seconds_count", ""),
+    ] {
+        assert!(metrics.sum(name, labels) > 0.0, "{name}");
+    }
+    // Of commands and of subscriptions: at the start, and after the loss.
+    assert!(metrics.sum("weir_broker_connects_total", "") >= 4.0);
+    let published = nodes[1].metrics()?.sum("weir_broker_publish_seconds_count", "");
+    assert_eq!(published, 2.0);
     Ok(())
 }

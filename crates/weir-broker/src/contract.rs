@@ -4,6 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
+use crate::durations::DurationCounts;
 use crate::records::{
     Batch, Claim, ConnectionNumber, History, HistoryQuery, Member, MemberPage, Name, Node,
     NodeNumber, Position, Reach, Received, Revocation, RevocationId, Revocations, Scope,
@@ -57,6 +58,25 @@ pub struct Published {
     pub nodes: u32,
 }
 
+/// What a broker has counted so far at this node.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct BrokerCounts {
+    /// Commands sent, by kind.
+    pub commands: Vec<(&'static str, u64)>,
+    /// Pipelines in which they left.
+    pub pipelines: u64,
+    /// From the sending of a pipeline to its last answer.
+    pub round_trips: DurationCounts,
+    /// Connections made, the first ones included.
+    pub connects: u64,
+    /// Subscriptions made again after an interruption.
+    pub resubscriptions: u64,
+    /// Messages to itself that a connection did not hear.
+    pub probes_missed: u64,
+    /// Messages that it did not understand: another version wrote them.
+    pub unknown_messages: u64,
+}
+
 /// Holds several nodes together.
 ///
 /// # Order
@@ -96,6 +116,11 @@ pub struct Published {
 pub trait Broker: Send + Sync + 'static {
     /// The name it goes by in metrics and logs.
     fn name(&self) -> &'static str;
+
+    /// What it has counted so far; nothing, if it has no connections of its own.
+    fn counts(&self) -> BrokerCounts {
+        BrokerCounts::default()
+    }
 
     /// The number of this node, which the broker has leased to it. It changes only with [`Event::Renumbered`].
     fn number(&self) -> NodeNumber;

@@ -13,22 +13,25 @@
 //! | `conformance` | the tests that every broker passes | belong to the product |
 //! | `memory` | a broker in memory, with faults that tests switch on | belong to the product |
 //! | `redis` | [`RedisBroker`]: keeps everything in Redis | know the gateway |
+//! | `durations` | counts durations by length | measure |
 //! | `records` | positions, batches, claims, members, nodes | travel anywhere by itself |
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod contract;
+mod durations;
 #[cfg(feature = "conformance")]
 pub mod memory;
 mod queue;
 mod records;
 mod redis;
 
-pub use contract::{Answer, Broker, Error, Event, EventHandler, Published};
+pub use contract::{Answer, Broker, BrokerCounts, Error, Event, EventHandler, Published};
+pub use durations::DurationCounts;
 pub use queue::{Overloaded, PublishQueue, QueueCounts, QueueLimits, QueueResult, Waiting};
 pub use records::{
     Batch, BatchId, Claim, ConnectionNumber, Entry, History, HistoryQuery, Member, MemberPage,
     Name, Node, NodeNumber, Position, Reach, Received, Retention, Revocation, RevocationId,
     Revocations, Scope,
 };
-pub use redis::{BrokerCounts, RedisBroker, RedisOptions};
+pub use redis::{RedisBroker, RedisOptions};

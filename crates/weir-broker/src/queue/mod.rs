@@ -24,6 +24,7 @@ use tokio::time::Instant;
 
 use self::state::{Away, Output, State};
 use crate::contract::{Broker, Error};
+use crate::durations::DurationCounts;
 use crate::records::{BatchId, Entry, Name, Position, Retention};
 
 /// Publishes messages in batches. Each topic keeps the order in which its messages are offered.
@@ -162,6 +163,11 @@ impl PublishQueue {
     /// What has gone through so far.
     pub fn counts(&self) -> QueueCounts {
         self.shared.lock().counts
+    }
+
+    /// From the offer of a message to its answer, of those that were published.
+    pub fn durations(&self) -> DurationCounts {
+        self.shared.lock().durations
     }
 }
 

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use super::{Overloaded, QueueCounts, QueueLimits, QueueResult};
 use crate::contract::{Error, Published};
+use crate::durations::DurationCounts;
 use crate::records::{Batch, BatchId, Entry, Name, Retention};
 
 /// The entries that wait, by topic.
@@ -36,6 +37,8 @@ pub(super) struct State {
     is_answered: bool,
     next_batch: u64,
     pub(super) counts: QueueCounts,
+    /// From an offer to its answer.
+    pub(super) durations: DurationCounts,
 }
 
 /// A batch on its way, or between two attempts.
@@ -93,6 +96,7 @@ impl State {
             is_answered: false,
             next_batch: first_batch.0,
             counts: QueueCounts::default(),
+            durations: DurationCounts::default(),
         }
     }
 
@@ -234,6 +238,7 @@ impl State {
         match result {
             Ok(published) => {
                 for (asked, position) in away.asked.into_iter().zip(published.positions) {
+                    self.durations.record(now.saturating_duration_since(asked.since));
                     // Those who do not wait any more are published all the same.
                     let _ = asked.answer.send(Ok((position, published.nodes)));
                 }

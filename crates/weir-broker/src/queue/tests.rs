@@ -101,6 +101,10 @@ async fn what_comes_while_a_batch_is_on_its_way_is_the_next_one() {
     assert_eq!(fixture.calls(), (2, 2));
     let counts = fixture.queue.counts();
     assert_eq!((counts.waiting, counts.waiting_bytes, counts.entries), (0, 0, 4));
+    // The first one took 50 ms; the others waited for it as well.
+    let durations = fixture.queue.durations();
+    assert_eq!(durations.buckets.iter().sum::<u64>(), 4);
+    assert_eq!(durations.sum.as_millis(), 50 + 90 + 80 + 70);
 }
 
 #[tokio::test(start_paused = true)]
@@ -245,6 +249,7 @@ async fn a_broker_out_of_reach_is_tried_until_the_time_out() {
     assert_eq!(third.await.unwrap().0.offset, 1);
     assert_eq!(fixture.accepted("t"), ["3"]);
     assert_eq!(fixture.queue.counts().failed, 2);
+    assert_eq!(fixture.queue.durations().buckets.iter().sum::<u64>(), 1);
 }
 
 #[tokio::test(start_paused = true)]

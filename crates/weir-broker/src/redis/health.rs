@@ -43,10 +43,7 @@ impl Health {
         let Some(stands) = state.stands.get_mut(&number) else { return };
         *stands = true;
         if let Some(since) = state.lost.take() {
-            let after = since.elapsed();
-            let after_ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
-            tracing::info!(after_ms, "the broker can be reached again");
-            self.handler.handle(Event::Back { after });
+            self.handler.handle(Event::Back { after: since.elapsed() });
         }
     }
 
@@ -57,7 +54,6 @@ impl Health {
         *stands = false;
         if state.lost.is_none() && !state.stands.values().any(|&stands| stands) {
             state.lost = Some(Instant::now());
-            tracing::warn!(why, "the broker cannot be reached");
             self.handler.handle(Event::Lost(why.to_owned()));
         }
     }

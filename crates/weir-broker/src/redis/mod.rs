@@ -44,10 +44,9 @@ use std::sync::atomic::Ordering;
 use tokio::task::JoinHandle;
 
 use self::client::Client;
-pub use self::counts::BrokerCounts;
 use self::keys::Interest;
 pub use self::options::RedisOptions;
-use crate::contract::{Answer, Broker, Error, EventHandler, Published};
+use crate::contract::{Answer, Broker, BrokerCounts, Error, EventHandler, Published};
 use crate::records::{
     Batch, Claim, ConnectionNumber, History, HistoryQuery, Member, MemberPage, Name, Node,
     NodeNumber, Position, Reach, RevocationId, Revocations,
@@ -78,16 +77,15 @@ impl RedisBroker {
         broker.client.begin().await?;
         Ok(broker)
     }
-
-    /// What it has counted so far.
-    pub fn counts(&self) -> BrokerCounts {
-        self.client.context.counts.read()
-    }
 }
 
 impl Broker for RedisBroker {
     fn name(&self) -> &'static str {
         "redis"
+    }
+
+    fn counts(&self) -> BrokerCounts {
+        self.client.context.counts.read()
     }
 
     fn number(&self) -> NodeNumber {

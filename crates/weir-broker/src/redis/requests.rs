@@ -152,10 +152,15 @@ impl Worker {
                         continue;
                     }
                     count(&self.counts.pipelines);
-                    let requests: usize = jobs.iter().map(|job| job.commands.len()).sum();
-                    self.counts.requests.fetch_add(requests as u64, Ordering::Relaxed);
-                    self.flights
-                        .spawn(async move { fly(&conn, jobs).await.is_err().then_some(serial) });
+                    let commands = jobs.iter().flat_map(|job| &job.commands);
+                    commands.for_each(|command| self.counts.count_command(command));
+                    let counts = self.counts.clone();
+                    self.flights.spawn(async move {
+                        let began = Instant::now();
+                        let flown = fly(&conn, jobs).await;
+                        counts.count_round_trip(began.elapsed());
+                        flown.is_err().then_some(serial)
+                    });
                 }
                 Err(why) => refuse(jobs, &why),
             }
@@ -212,6 +217,7 @@ impl Worker {
         match made.await {
             Ok(conn) => {
                 self.backoff.succeeded();
+                count(&self.counts.connects);
                 self.serial += 1;
                 let conn = Arc::new(conn);
                 self.current = Some((self.serial, conn.clone()));

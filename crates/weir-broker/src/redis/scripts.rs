@@ -7,6 +7,8 @@ use redis::Cmd;
 
 /// A script, and the hash by which Redis knows it.
 pub(super) struct Script {
+    /// The name of its own file.
+    pub(super) name: &'static str,
     code: &'static str,
     hash: LazyLock<String>,
 }
@@ -32,6 +34,10 @@ pub(super) static SCRIPTS: [&Script; 14] = [
 macro_rules! script {
     ($name:ident, $($file:literal),+) => {
         pub(super) static $name: Script = Script {
+            name: {
+                let files = [$($file),+];
+                files[files.len() - 1]
+            },
             code: concat!($(include_str!(concat!("scripts/", $file, ".lua"))),+),
             hash: LazyLock::new(|| $name.hash()),
         };
@@ -62,6 +68,11 @@ impl Script {
             cmd.arg(key);
         }
         cmd
+    }
+
+    /// Whether Redis knows it by this hash.
+    pub(super) fn has_hash(&self, hash: &[u8]) -> bool {
+        self.hash.as_bytes() == hash
     }
 
     /// Makes it known to Redis.

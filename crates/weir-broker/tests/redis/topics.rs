@@ -54,7 +54,11 @@ async fn many_topics_are_published_joined_and_asked_for_at_once() {
     for (top, answer) in tops.iter().zip(answers) {
         assert_eq!(Some(top), answer.expect("it is published").positions.last());
     }
-    assert!(broker.counts().pipelines < 100, "{:?}", broker.counts());
+    let counts = broker.counts();
+    assert!(counts.pipelines < 100, "{counts:?}");
+    assert!(counts.commands.contains(&("publish", 3000)), "{counts:?}");
+    assert_eq!(counts.round_trips.buckets.iter().sum::<u64>(), counts.pipelines);
+    assert_eq!(counts.connects, 2);
 }
 
 #[tokio::test]

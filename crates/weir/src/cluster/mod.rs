@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 use weir_broker::{
-    Answer, BatchId, Broker, Entry, EventHandler, Name, NodeNumber, Overloaded, PublishQueue,
-    QueueCounts, QueueLimits, RedisBroker, RedisOptions, Retention, Waiting,
+    Answer, BatchId, Broker, DurationCounts, Entry, EventHandler, Name, NodeNumber, Overloaded,
+    PublishQueue, QueueCounts, QueueLimits, RedisBroker, RedisOptions, Retention, Waiting,
 };
 
 use crate::base::clock::unix_time;
@@ -164,6 +164,11 @@ impl Cluster {
     /// What has gone through the queue to the broker.
     pub(crate) fn queue_counts(&self) -> QueueCounts {
         self.queue.counts()
+    }
+
+    /// From the offer of a message to the broker's answer.
+    pub(crate) fn publish_durations(&self) -> DurationCounts {
+        self.queue.durations()
     }
 
     /// The broker, for what is not about topics.

@@ -22,7 +22,7 @@ use tokio::task::JoinHandle;
 
 pub(super) use self::call::Call;
 use super::backoff::Backoff;
-use super::counts::Counters;
+use super::counts::{Counters, count};
 use super::dial::SharedDialer;
 use super::health::Health;
 use super::keys::{Interest, Keys, Slot};
@@ -212,6 +212,7 @@ impl Worker {
             let Some(dialed) = self.dial().await else { return };
             let why = match dialed {
                 Ok(dialed) => {
+                    count(&self.context.counts.connects);
                     self.restore();
                     let ended = session::Session::new(&mut self, dialed).run().await;
                     let Some(why) = ended else { return };

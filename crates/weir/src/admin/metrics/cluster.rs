@@ -2,9 +2,11 @@
 
 use std::fmt;
 
+use weir_broker::{BrokerCounts, QueueCounts};
+
 use super::Gateway;
-use super::families::Families;
-use crate::Following;
+use super::families::{Families, Histogram};
+use crate::{EpochChange, Following, FromBroker};
 
 impl Gateway {
     pub(super) fn cluster(&self, to: &mut Families<'_>) -> fmt::Result {
@@ -21,38 +23,91 @@ impl Gateway {
             "Messages of topics of the cluster on this node, by what happened to them.",
             Following::ALL.map(|what| ([("outcome", what.name())], front.following(what))),
         )?;
-        let queue = cluster.queue_counts();
-        to.gauge(
-            "weir_broker_waiting",
-            "Messages that wait for the broker, those on their way included (cluster.waiting_max).",
-            queue.waiting as u64,
+        to.counters(
+            "weir_cluster_epochs",
+            "New epochs of topics of the cluster on this node, by whether offsets go on behind what it had got.",
+            EpochChange::ALL.map(|what| ([("offsets", what.name())], front.epoch_changes(what))),
         )?;
-        to.gauge(
-            "weir_broker_waiting_bytes",
-            "Bytes of these messages (cluster.waiting_bytes_max).",
-            queue.waiting_bytes as u64,
+        to.counters(
+            "weir_cluster_direct_messages",
+            "Messages to devices and to all that the broker has brought to this node, by what happened to them.",
+            FromBroker::ALL.map(|what| ([("outcome", what.name())], front.from_broker(what))),
         )?;
-        to.counter("weir_broker_offered", "Messages handed to the broker.", queue.entries)?;
-        to.counter(
-            "weir_broker_refused",
-            "Messages not handed to the broker because too many waited.",
-            queue.refused,
+        queue(&cluster.queue_counts(), to)?;
+        to.histogram(
+            "weir_broker_publish",
+            "From the acceptance of a message on this node to the broker's answer, of those that were published.",
+            &Histogram::of_broker(&cluster.publish_durations()),
         )?;
-        to.counter(
-            "weir_broker_failed",
-            "Messages that the broker has not accepted, or not in time.",
-            queue.failed,
-        )?;
-        to.counter("weir_broker_calls", "Calls of the broker to publish.", queue.calls)?;
-        to.counter(
-            "weir_broker_batches",
-            "Batches in these calls, each of one topic.",
-            queue.batches,
-        )?;
-        to.counter(
-            "weir_broker_retries",
-            "Batches that were sent again because an attempt had failed.",
-            queue.retries,
-        )
+        broker(&cluster.broker().counts(), to)
     }
+}
+
+fn queue(queue: &QueueCounts, to: &mut Families<'_>) -> fmt::Result {
+    to.gauge(
+        "weir_broker_waiting",
+        "Messages that wait for the broker, those on their way included (cluster.waiting_max).",
+        queue.waiting as u64,
+    )?;
+    to.gauge(
+        "weir_broker_waiting_bytes",
+        "Bytes of these messages (cluster.waiting_bytes_max).",
+        queue.waiting_bytes as u64,
+    )?;
+    to.counter("weir_broker_offered", "Messages handed to the broker.", queue.entries)?;
+    to.counter(
+        "weir_broker_refused",
+        "Messages not handed to the broker because too many waited.",
+        queue.refused,
+    )?;
+    to.counter(
+        "weir_broker_failed",
+        "Messages that the broker has not accepted, or not in time.",
+        queue.failed,
+    )?;
+    to.counter("weir_broker_calls", "Calls of the broker to publish.", queue.calls)?;
+    to.counter(
+        "weir_broker_batches",
+        "Batches in these calls, each of one topic.",
+        queue.batches,
+    )?;
+    to.counter(
+        "weir_broker_retries",
+        "Batches that were sent again because an attempt had failed.",
+        queue.retries,
+    )
+}
+
+fn broker(counts: &BrokerCounts, to: &mut Families<'_>) -> fmt::Result {
+    to.histogram(
+        "weir_broker_round_trip",
+        "From the sending of some commands to the broker to its last answer.",
+        &Histogram::of_broker(&counts.round_trips),
+    )?;
+    to.counters(
+        "weir_broker_commands",
+        "Commands sent to the broker, by kind.",
+        counts.commands.iter().map(|(kind, count)| ([("kind", *kind)], *count)),
+    )?;
+    to.counter("weir_broker_pipelines", "Pipelines in which they left.", counts.pipelines)?;
+    to.counter(
+        "weir_broker_connects",
+        "Connections made to the broker, the first ones included.",
+        counts.connects,
+    )?;
+    to.counter(
+        "weir_broker_resubscriptions",
+        "Subscriptions at the broker that were made again after an interruption.",
+        counts.resubscriptions,
+    )?;
+    to.counter(
+        "weir_broker_probes_missed",
+        "Messages to itself that this node did not hear in time; after two it connects anew.",
+        counts.probes_missed,
+    )?;
+    to.counter(
+        "weir_broker_unknown_messages",
+        "Messages of the broker that this node did not understand, as another version wrote them.",
+        counts.unknown_messages,
+    )
 }

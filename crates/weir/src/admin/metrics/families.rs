@@ -7,6 +7,7 @@ use prometheus_client::encoding::{
 };
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Unit;
+use weir_broker::DurationCounts;
 use weir_engine::Durations;
 
 use crate::observe::counters::Times;
@@ -142,6 +143,11 @@ impl Histogram {
         Self { counts: times.counts(), sum: times.sum().as_secs_f64(), max: 0.0 }
     }
 
+    /// What the broker's crate has counted, in the same buckets.
+    pub(super) fn of_broker(durations: &DurationCounts) -> Self {
+        Self { counts: durations.buckets, sum: durations.sum.as_secs_f64(), max: 0.0 }
+    }
+
     /// Not cumulated: the encoder does that.
     fn encode(&self, encoder: &mut MetricEncoder<'_>) -> fmt::Result {
         let buckets: [(f64, u64); Durations::BUCKETS] = std::array::from_fn(|index| {
@@ -150,5 +156,18 @@ impl Histogram {
         });
         let count = self.counts.iter().sum();
         encoder.encode_histogram::<NoLabelSet>(self.sum, count, &buckets, None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_broker_counts_in_the_same_buckets() {
+        let bounds = |bound: fn(usize) -> Option<std::time::Duration>| {
+            (0..Durations::BUCKETS).map(bound).collect::<Vec<_>>()
+        };
+        assert_eq!(bounds(DurationCounts::bound), bounds(Durations::bound));
     }
 }

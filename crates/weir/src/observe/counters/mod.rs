@@ -40,6 +40,7 @@ pub struct Counters {
     resumes: [AtomicU64; ResumeOutcome::ALL.len()],
     following: [AtomicU64; Following::ALL.len()],
     from_broker: [AtomicU64; FromBroker::ALL.len()],
+    epoch_changes: [AtomicU64; EpochChange::ALL.len()],
     ticks: AtomicU64,
     tick_messages: AtomicU64,
     tick_conflated: AtomicU64,
@@ -160,8 +161,10 @@ weir_wire::named_enum! {
     /// What happened to a message, or a place, of a topic of the cluster on this node.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Following {
-        /// The message was delivered to this node's subscribers, and kept as its class says.
+        /// The message came by the subscription, or when the topic was joined.
         Applied = "applied",
+        /// The message had been missed, and was read from the broker.
+        Filled = "filled",
         /// The message had come before.
         Duplicate = "duplicate",
         /// Messages before it were missing, and the broker was asked for them.
@@ -172,6 +175,18 @@ weir_wire::named_enum! {
         Restarted = "restarted",
         /// Another version of Weir wrote the message, and this one cannot read it.
         Unknown = "unknown",
+    }
+}
+
+weir_wire::named_enum! {
+    /// What a new epoch of a topic of the cluster means for this node.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum EpochChange {
+        /// The broker still had all messages that this node had got: a false alarm, as far as this
+        /// node can tell.
+        Continued = "continued",
+        /// The broker had lost messages that this node had got.
+        Lost = "lost",
     }
 }
 
@@ -381,6 +396,15 @@ impl Counters {
     /// Messages and places of topics of the cluster, by what happened to them.
     pub fn following(&self, what: Following) -> u64 {
         self.following[what as usize].load(Ordering::Relaxed)
+    }
+
+    /// New epochs of topics of the cluster, by what they mean.
+    pub fn epoch_changes(&self, what: EpochChange) -> u64 {
+        self.epoch_changes[what as usize].load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_epoch_change(&self, what: EpochChange) {
+        self.epoch_changes[what as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn count_followed(&self, what: Following, count: u64) {

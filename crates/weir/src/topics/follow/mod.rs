@@ -22,13 +22,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use tracing::info;
 use weir_broker::{History, Name, Position, Received, Scope};
 use weir_engine::{Command, Message, Nanos, Share, TopicMessage};
 
 use super::{Class, MessagePosition, Offer, Router, State, Topic, lock};
 use crate::base::clock::unix_millis;
 use crate::base::mailboxes::Publisher;
-use crate::observe::counters::Following;
+use crate::observe::counters::{EpochChange, Following};
 pub(crate) use envelope::Envelope;
 pub(crate) use needs::{Need, Needs, Question};
 pub(super) use parked::Entry;
@@ -351,13 +352,7 @@ impl Router {
                 state.epoch = history.top.epoch;
                 true
             }
-            epoch if epoch != history.top.epoch => {
-                let offset = match is_kept {
-                    true => history.began.max(history.first - 1),
-                    false => history.top.offset,
-                };
-                self.replace_epoch(topic, state, Position { epoch: history.top.epoch, offset })
-            }
+            epoch if epoch != history.top.epoch => self.change_epoch(topic, state, history),
             epoch if is_kept && history.first > state.offset + 1 => {
                 // What lies between has gone for good, and members are told.
                 self.counters.count_followed(Following::Lost, history.first - 1 - state.offset);
@@ -380,6 +375,26 @@ impl Router {
             return self.read(topic, state);
         }
         self.apply_held(topic, state);
+    }
+
+    /// The broker has begun a new epoch; `false`: no room to tell members.
+    fn change_epoch(&self, topic: &Arc<Topic>, state: &mut State, history: &History) -> bool {
+        let offset = match topic.class.retention.is_some() {
+            true => history.began.max(history.first - 1),
+            false => history.top.offset,
+        };
+        let (before, epoch) = (state.offset, history.top.epoch);
+        let has_room = self.replace_epoch(topic, state, Position { epoch, offset });
+        if has_room {
+            let what = match history.began >= before {
+                true => EpochChange::Continued,
+                false => EpochChange::Lost,
+            };
+            self.counters.count_epoch_change(what);
+            let (topic, offsets) = (topic.name.as_ref(), what.name());
+            info!(topic, before, began = history.began, offsets, "a topic has a new epoch");
+        }
+        has_room
     }
 
     /// Goes on where a mailbox or the budget had no room.
@@ -477,7 +492,9 @@ impl Router {
         let before = std::mem::replace(&mut state.offset, received.offset - 1);
         if self.send(topic, state, offer, message) {
             state.offset = received.offset;
-            self.counters.count_followed(Following::Applied, 1);
+            let is_filled = source == Source::Kept && state.cluster().phase == Phase::CatchingUp;
+            let what = if is_filled { Following::Filled } else { Following::Applied };
+            self.counters.count_followed(what, 1);
             return Outcome::Applied;
         }
         state.offset = before;

@@ -12,7 +12,7 @@ use weir_broker::{History, Received};
 use weir_engine::{Item, Share};
 
 use super::*;
-use crate::observe::counters::Following;
+use crate::observe::counters::{EpochChange, Following};
 use crate::topics::{Need, Question};
 
 /// One shard, whose connections hear what it is told, and the questions to the broker.
@@ -271,6 +271,9 @@ fn gaps_are_filled_and_what_came_twice_goes() {
     assert_eq!(room.asked(), ["read t 9"]);
     room.history((7, 14), (13, 0), 13..=14);
     assert_eq!(room.hear(), ["1 now 7.12", "1 m13", "1 m14"]);
+    let counted = [Following::Gap, Following::Filled, Following::Lost, Following::Restarted]
+        .map(|what| room.router.counters.following(what));
+    assert_eq!(counted, [2, 6, 3, 1]);
     room.end();
 }
 
@@ -302,6 +305,13 @@ fn a_new_epoch_is_told_before_its_first_message() {
     assert_eq!(room.asked(), ["read t 3"]);
     room.history((8, 3), (1, 2), 4..=3);
     assert_eq!((room.hear(), room.asked()), (vec![], vec![]));
+    // Where the broker has lost nothing that this node had got, the new epoch was a false alarm.
+    room.live(9, 4..=4);
+    assert_eq!(room.asked(), ["read t 3"]);
+    room.history((9, 4), (1, 3), 4..=4);
+    assert_eq!(room.hear(), ["1 now 9.3", "1 m4"]);
+    let counted = EpochChange::ALL.map(|what| room.router.counters.epoch_changes(what));
+    assert_eq!((EpochChange::ALL[0], counted), (EpochChange::Continued, [1, 1]));
     room.end();
 }
 
