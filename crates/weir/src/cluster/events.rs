@@ -1,15 +1,19 @@
 //! Takes what the broker tells this node.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use tracing::{info, warn};
-use weir_broker::{ConnectionNumber, Event, EventHandler, Name, NodeNumber, Revocation, Scope};
+use weir_broker::{
+    ConnectionNumber, Event, EventHandler, Name, NodeNumber, PublishQueue, Revocation, Scope,
+};
 
 use crate::topics::Router;
 
 /// Hears the broker. Messages of topics go to the router; the rest goes to the [`LocalNode`].
 pub(crate) struct BrokerEvents {
     router: Arc<Router>,
+    /// It holds the broker, which holds this.
+    queue: OnceLock<Weak<PublishQueue>>,
     node: OnceLock<Arc<dyn LocalNode>>,
 }
 
@@ -34,7 +38,12 @@ pub(crate) trait LocalNode: Send + Sync {
 
 impl BrokerEvents {
     pub(crate) fn new(router: Arc<Router>) -> Arc<BrokerEvents> {
-        Arc::new(BrokerEvents { router, node: OnceLock::new() })
+        Arc::new(BrokerEvents { router, queue: OnceLock::new(), node: OnceLock::new() })
+    }
+
+    /// From here on messages that wait leave as soon as the broker is back.
+    pub(super) fn set_queue(&self, queue: &Arc<PublishQueue>) {
+        let _ = self.queue.set(Arc::downgrade(queue));
     }
 
     /// From here on events that are not of topics have somewhere to go. Until then there is no
@@ -83,6 +92,9 @@ impl EventHandler for BrokerEvents {
             }
             Event::Back { after } => {
                 self.router.set_broker_lost(false);
+                if let Some(queue) = self.queue.get().and_then(Weak::upgrade) {
+                    queue.wake();
+                }
                 info!(
                     after_ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX),
                     "the broker is back"

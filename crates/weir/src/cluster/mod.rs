@@ -29,7 +29,7 @@ pub(crate) use events::{BrokerEvents, LocalNode};
 /// broker is bounded by the topics and devices of this node.
 pub(crate) struct Cluster {
     broker: Arc<dyn Broker>,
-    queue: PublishQueue,
+    queue: Arc<PublishQueue>,
     router: Arc<Router>,
     settings: ClusterSettings,
 }
@@ -110,15 +110,18 @@ impl Drop for Cluster {
 }
 
 impl Cluster {
-    /// Called within a tokio runtime. The tasks end with the last reference.
+    /// Called within a tokio runtime. The tasks end with the last reference. `events` is what the
+    /// broker was opened with.
     pub(crate) fn start(
-        broker: Arc<dyn Broker>,
+        (broker, events): (Arc<dyn Broker>, &BrokerEvents),
         router: Arc<Router>,
         settings: ClusterSettings,
     ) -> Arc<Cluster> {
         // A node that starts again must not use a number of its earlier life.
         let first = u64::try_from(unix_time().as_micros()).unwrap_or(u64::MAX / 2);
         let queue = PublishQueue::new(Arc::clone(&broker), settings.queue.clone(), BatchId(first));
+        let queue = Arc::new(queue);
+        events.set_queue(&queue);
         let cluster = Arc::new(Cluster { broker, queue, router, settings });
         worker::start(&cluster);
         cluster

@@ -113,7 +113,8 @@ impl Topics {
         };
         let events = BrokerEvents::new(Arc::clone(&router));
         let broker = open(Arc::clone(&events) as Arc<dyn EventHandler>).await?;
-        let cluster = Cluster::start(broker, Arc::clone(&router), ClusterSettings::of(config));
+        let settings = ClusterSettings::of(config);
+        let cluster = Cluster::start((broker, &events), Arc::clone(&router), settings);
         let node = ClusterNode::new(Arc::clone(&cluster), own);
         let (cluster, node, events) = (Some(cluster), Some(node), Some(events));
         Ok(Topics { mailboxes, router, cluster, node, events })

@@ -12,8 +12,13 @@ mod summary;
 mod verify;
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::time::sleep;
+use weir_broker::memory::{Memory, MemoryOptions};
 
 use crate::topics::SeededBug;
+use node::{Accepted, Node};
 use run::{Bug, Failure, Fault, run_seed};
 use summary::Summary;
 
@@ -90,6 +95,20 @@ fn a_seed_repeats() {
         let sums = [(); 2].map(|()| run_seed(seed, None).map(|summary| summary.sum).ok());
         assert_eq!(sums[0], sums[1], "seed {seed}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn messages_that_wait_leave_as_soon_as_the_broker_is_back() {
+    let memory = Memory::new(&MemoryOptions::default());
+    let node = Node::start(&memory, "a", (10, None), 1);
+    memory.set_reachable(false);
+    let accepted = Accepted::default();
+    assert!(node.publish("kept/1", "m", &accepted));
+    // The pauses before attempts have grown to 320 ms.
+    sleep(Duration::from_millis(400)).await;
+    memory.set_reachable(true);
+    sleep(Duration::from_millis(10)).await;
+    assert_eq!(accepted.lock().unwrap().len(), 1);
 }
 
 #[test]

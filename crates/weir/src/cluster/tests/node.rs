@@ -7,7 +7,7 @@ use rand::RngExt;
 use rand::rngs::StdRng;
 use tokio::time::Instant;
 use weir_broker::memory::{Memory, NodeOptions};
-use weir_broker::{Broker, Entry, Name, Position, QueueLimits};
+use weir_broker::{Broker, Entry, EventHandler, Name, Position, QueueLimits};
 use weir_engine::{Budget, ConnId, CreditKind, Detached, Nanos, Share};
 use weir_wire::format::Format;
 use weir_wire::hot;
@@ -84,7 +84,8 @@ impl Node {
         let router = Arc::new(router);
         let options = NodeOptions { timeout: Duration::from_millis(500), ..NodeOptions::default() };
         let events = BrokerEvents::new(Arc::clone(&router));
-        let broker: Arc<dyn Broker> = memory.node(name, options, events);
+        let broker: Arc<dyn Broker> =
+            memory.node(name, options, Arc::clone(&events) as Arc<dyn EventHandler>);
         let settings = ClusterSettings {
             queue: QueueLimits { timeout: Duration::from_secs(3), ..QueueLimits::default() },
             // The simulation lets topics go by itself, since this clock does not stand still.
@@ -92,7 +93,7 @@ impl Node {
             compare_interval: Duration::from_secs(5),
             seed,
         };
-        let cluster = Cluster::start(broker, Arc::clone(&router), settings);
+        let cluster = Cluster::start((broker, &events), Arc::clone(&router), settings);
         let shard = |(index, end)| Shard::new(index, end);
         let shards = ends.into_iter().enumerate().map(shard).collect();
         let name = name.to_owned();
