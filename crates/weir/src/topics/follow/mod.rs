@@ -12,6 +12,7 @@
 //! Nothing here waits or talks to the broker: a topic lists what it needs ([`Need`]), and the
 //! answers come back by the methods of [`Router`]. So a simulation can play the broker.
 
+mod apply;
 mod envelope;
 mod needs;
 mod parked;
@@ -20,16 +21,12 @@ mod seeded_bug;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
-use tracing::info;
 use weir_broker::{History, Name, Position, Received, Scope};
-use weir_engine::{Command, Message, Nanos, Share, TopicMessage};
+use weir_engine::{Nanos, Share};
 
-use super::{Class, MessagePosition, Offer, Router, State, Topic, lock};
-use crate::base::clock::unix_millis;
-use crate::base::mailboxes::Publisher;
-use crate::observe::counters::{EpochChange, Following};
+use super::{Router, State, Topic, lock};
+use crate::observe::counters::Following;
 pub(crate) use envelope::Envelope;
 pub(crate) use needs::{Need, Needs, Question};
 pub(super) use parked::Entry;
@@ -141,15 +138,24 @@ impl Router {
     ///
     /// Cost: the topic's lock; a message is encoded once, as by a publish on this node.
     pub(crate) fn handle_messages(&self, name: &str, epoch: u64, messages: Vec<Received>) {
-        let Some(topic) = self.find(name) else { return };
+        self.act(name, |topic, state| {
+            for message in messages {
+                self.handle_live(topic, state, epoch, message);
+            }
+        });
+    }
+
+    /// Acts on a topic that this node follows, or begins to follow. `None`: there is none of this
+    /// name.
+    fn act<T>(&self, name: &str, act: impl FnOnce(&Arc<Topic>, &mut State) -> T) -> Option<T> {
+        let topic = self.find(name)?;
         let mut state = topic.lock();
         if state.ended || !topic.class.is_cluster {
-            return;
+            return None;
         }
-        for message in messages {
-            self.handle_live(&topic, &mut state, epoch, message);
-        }
+        let done = act(&topic, &mut state);
         self.end_if_idle(&topic, &mut state);
+        Some(done)
     }
 
     fn handle_live(&self, topic: &Arc<Topic>, state: &mut State, epoch: u64, message: Received) {
@@ -249,7 +255,7 @@ impl Router {
         match scope {
             Scope::Topics(names) => {
                 for name in names {
-                    self.check_named(name);
+                    self.act(name, |topic, state| self.check(topic, state));
                 }
             }
             Scope::Devices(_) | Scope::Node => {}
@@ -261,14 +267,6 @@ impl Router {
                     }
                 }
             }
-        }
-    }
-
-    fn check_named(&self, name: &str) {
-        let Some(topic) = self.find(name) else { return };
-        let mut state = topic.lock();
-        if !state.ended && topic.class.is_cluster {
-            self.check(&topic, &mut state);
         }
     }
 
@@ -296,48 +294,44 @@ impl Router {
 
     /// The broker's newest position of a topic: what it has and this node has not is read.
     pub(crate) fn handle_top(&self, name: &str, top: Position) {
-        let Some(topic) = self.find(name) else { return };
-        let mut state = topic.lock();
-        if state.ended || !topic.class.is_cluster {
-            return;
-        }
-        let is_behind = topic.class.retention.is_some() && top.offset > state.offset;
-        if top.epoch != state.epoch || is_behind {
-            self.check(&topic, &mut state);
-        }
+        self.act(name, |topic, state| {
+            let is_behind = topic.class.retention.is_some() && top.offset > state.offset;
+            if top.epoch != state.epoch || is_behind {
+                self.check(topic, state);
+            }
+        });
     }
 
     /// The broker could not be asked: connections that wait are told so. Returns whether the broker
     /// is to be asked again, because the topic has been followed before.
     pub(crate) fn handle_failure(&self, name: &str, question: Question) -> bool {
-        let Some(topic) = self.find(name) else { return false };
-        let mut state = topic.lock();
-        if state.ended || !topic.class.is_cluster || state.cluster().asked != Some(question) {
-            return false;
-        }
-        self.refuse_parked(&topic, &mut state);
-        if state.cluster().phase == Phase::Joining {
-            state.cluster().phase = Phase::Apart;
-            state.cluster().asked = None;
-            self.drop_held(&mut state);
-            // The broker may have carried the join out.
-            self.needs.push(Need::Leave(Name::from(topic.name.as_ref())));
-        }
-        let is_followed = state.cluster().phase == Phase::CatchingUp;
-        self.end_if_idle(&topic, &mut state);
-        is_followed && !state.ended
+        let is_followed = self.act(name, |topic, state| {
+            if state.cluster().asked != Some(question) {
+                return false;
+            }
+            self.refuse_parked(topic, state);
+            if state.cluster().phase == Phase::Joining {
+                state.cluster().phase = Phase::Apart;
+                state.cluster().asked = None;
+                self.drop_held(state);
+                // The broker may have carried the join out.
+                self.needs.push(Need::Leave(Name::from(topic.name.as_ref())));
+            }
+            let is_followed = state.cluster().phase == Phase::CatchingUp;
+            self.end_if_idle(topic, state);
+            is_followed && !state.ended
+        });
+        is_followed == Some(true)
     }
 
     /// What the broker keeps of a topic, as asked for by [`Need::Join`] and [`Need::Read`].
     pub(crate) fn handle_history(&self, name: &str, question: Question, history: &History) {
-        let Some(topic) = self.find(name) else { return };
-        let mut state = topic.lock();
-        if state.ended || !topic.class.is_cluster || state.cluster().asked != Some(question) {
-            return;
-        }
-        state.cluster().asked = None;
-        self.follow_history(&topic, &mut state, history);
-        self.end_if_idle(&topic, &mut state);
+        self.act(name, |topic, state| {
+            if state.cluster().asked == Some(question) {
+                state.cluster().asked = None;
+                self.follow_history(topic, state, history);
+            }
+        });
     }
 
     fn follow_history(&self, topic: &Arc<Topic>, state: &mut State, history: &History) {
@@ -377,43 +371,19 @@ impl Router {
         self.apply_held(topic, state);
     }
 
-    /// The broker has begun a new epoch; `false`: no room to tell members.
-    fn change_epoch(&self, topic: &Arc<Topic>, state: &mut State, history: &History) -> bool {
-        let offset = match topic.class.retention.is_some() {
-            true => history.began.max(history.first - 1),
-            false => history.top.offset,
-        };
-        let (before, epoch) = (state.offset, history.top.epoch);
-        let has_room = self.replace_epoch(topic, state, Position { epoch, offset });
-        if has_room {
-            let what = match history.began >= before {
-                true => EpochChange::Continued,
-                false => EpochChange::Lost,
-            };
-            self.counters.count_epoch_change(what);
-            let (topic, offsets) = (topic.name.as_ref(), what.name());
-            info!(topic, before, began = history.began, offsets, "a topic has a new epoch");
-        }
-        has_room
-    }
-
     /// Goes on where a mailbox or the budget had no room.
     pub(crate) fn go_on(&self, name: &str) {
-        let Some(topic) = self.find(name) else { return };
-        let mut state = topic.lock();
-        if state.ended || !topic.class.is_cluster {
-            return;
-        }
-        state.cluster().is_retrying = false;
-        let (phase, asked) = (state.cluster().phase, state.cluster().asked);
-        match phase {
-            Phase::Apart => {}
-            Phase::Live => self.answer_parked(&topic, &mut state),
-            // What is read goes on by itself.
-            Phase::Joining | Phase::CatchingUp if asked.is_some() => {}
-            Phase::Joining | Phase::CatchingUp => self.apply_held(&topic, &mut state),
-        }
-        self.end_if_idle(&topic, &mut state);
+        self.act(name, |topic, state| {
+            state.cluster().is_retrying = false;
+            let (phase, asked) = (state.cluster().phase, state.cluster().asked);
+            match phase {
+                Phase::Apart => {}
+                Phase::Live => self.answer_parked(topic, state),
+                // What is read goes on by itself.
+                Phase::Joining | Phase::CatchingUp if asked.is_some() => {}
+                Phase::Joining | Phase::CatchingUp => self.apply_held(topic, state),
+            }
+        });
     }
 
     /// Applies what waited. Then the topic is live, if nothing is missing.
@@ -443,134 +413,6 @@ impl Router {
         }
         state.cluster().phase = Phase::Live;
         self.answer_parked(topic, state);
-    }
-
-    /// Delivers a message that comes next, or later where a gap cannot be filled.
-    fn apply(
-        &self,
-        topic: &Arc<Topic>,
-        state: &mut State,
-        received: &Received,
-        source: Source,
-    ) -> Outcome {
-        let (now, now_ms) = (Nanos::now(), unix_millis());
-        let envelope = Envelope::decode(&received.payload);
-        let rest = envelope.and_then(|envelope| Some((envelope, envelope.rest(now_ms)?)));
-        let Some((envelope, ttl)) = rest else {
-            match envelope {
-                Some(_) => self.counters.count_expired(u64::from(state.counts.total())),
-                None => self.counters.count_followed(Following::Unknown, 1),
-            }
-            state.offset = received.offset;
-            return Outcome::Applied;
-        };
-        let age = Duration::from_millis(now_ms.saturating_sub(envelope.accepted_ms));
-        let accepted_at = match source {
-            Source::Live => now,
-            Source::Kept => {
-                Nanos(now.0.saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX)))
-            }
-        };
-        let expires_at = ttl.map(|ttl| now.after(ttl));
-        let push = weir_wire::hot::Push { offset: received.offset, ..envelope.push };
-        let offer = Offer {
-            frame_bytes: push.frame_bytes(),
-            key: push.key,
-            accepted_at,
-            publisher: Publisher::Backend,
-        };
-        let message = |class: &Class, place| {
-            let mut frame = Vec::with_capacity(push.frame_bytes());
-            let key = push.encode_frame(&mut frame);
-            let at = |at| u32::try_from(at).expect("a frame is shorter than four gigabytes");
-            let of_topic = TopicMessage {
-                sender: push.sender,
-                ..class.topic_message(place, at(key.start)..at(key.end))
-            };
-            Message::of_topic(&self.budget, frame, accepted_at, expires_at, of_topic)
-        };
-        let before = std::mem::replace(&mut state.offset, received.offset - 1);
-        if self.send(topic, state, offer, message) {
-            state.offset = received.offset;
-            let is_filled = source == Source::Kept && state.cluster().phase == Phase::CatchingUp;
-            let what = if is_filled { Following::Filled } else { Following::Applied };
-            self.counters.count_followed(what, 1);
-            return Outcome::Applied;
-        }
-        state.offset = before;
-        Outcome::NoRoom
-    }
-
-    /// Sends a message to the members, or only keeps it if there are none; `false`: no room.
-    fn send(
-        &self,
-        topic: &Arc<Topic>,
-        state: &mut State,
-        offer: Offer<'_>,
-        message: impl Fn(&Class, MessagePosition) -> Option<Arc<Message>>,
-    ) -> bool {
-        if state.counts.total() > 0 {
-            return self.deliver(topic, state, offer, &message).is_ok()
-                // A full tick leaves early: the message has been accepted.
-                || topic.class.tick.is_some()
-                    && self.end_tick(topic, state)
-                    && self.deliver(topic, state, offer, &message).is_ok();
-        }
-        // What members were to get before they left comes first.
-        if topic.class.tick.is_some() && !self.end_tick(topic, state) {
-            return false;
-        }
-        let place = topic.next(state);
-        if topic.class.retention.is_some() {
-            let Some(message) = message(&topic.class, place) else { return false };
-            self.retain(topic, &mut state.extra_mut().ring, &message);
-        }
-        if topic.class.tick.is_some() {
-            state.extra_mut().tick.skip_to(place.offset);
-        }
-        true
-    }
-
-    /// The topic begins to follow an epoch behind `position`.
-    fn begin_epoch(&self, state: &mut State, position: Position) {
-        let next_order = state.offset.wrapping_add(state.cluster().shift).wrapping_add(1);
-        if state.epoch != 0 {
-            state.cluster().shift = next_order.wrapping_sub(position.offset);
-        }
-        state.epoch = position.epoch;
-        state.offset = position.offset;
-        let extra = state.extra_mut();
-        extra.ring.begin_behind(position.offset, &self.retained);
-        extra.tick.forget(position.offset);
-    }
-
-    /// What members have not got can not be had any more: they are told where messages go on.
-    /// `false`: a mailbox or the budget has no room to tell them.
-    fn replace_epoch(&self, topic: &Arc<Topic>, state: &mut State, to: Position) -> bool {
-        let before = state.epoch;
-        if state.counts.total() > 0 {
-            let Some(credits) = self.credits(&state.counts, topic, Publisher::Backend) else {
-                return false;
-            };
-            let order = state.offset.wrapping_add(state.cluster().shift).wrapping_add(1);
-            let of_topic = TopicMessage {
-                priority: topic.class.priority,
-                epoch: to.epoch,
-                offset: to.offset,
-                shift: order.wrapping_sub(to.offset),
-                replaces: before,
-                ..TopicMessage::default()
-            };
-            let frame = topic.subscribed(to.epoch, to.offset, false).into_vec();
-            let notice = Message::of_topic(&self.budget, frame, Nanos::now(), None, of_topic);
-            let Some(notice) = notice else { return false };
-            for credit in credits {
-                credit.push(Command::Publish(topic.id, Arc::clone(&notice)));
-            }
-        }
-        self.counters.count_followed(Following::Restarted, 1);
-        self.begin_epoch(state, to);
-        true
     }
 }
 
