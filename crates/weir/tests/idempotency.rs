@@ -193,3 +193,35 @@ async fn a_key_is_known_at_every_node_of_a_cluster() {
     one.shutdown().await;
     two.shutdown().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_of_a_message_to_a_device_or_to_all_is_known_at_its_node() {
+    let memory = Memory::new(&MemoryOptions::default());
+    let (one, two) = (node(&memory, "one").await, node(&memory, "two").await);
+    let (at_one, at_two) = (one.http_addrs()[0], two.http_addrs()[0]);
+    let mut peer = device(&two, "d1", &[]).await;
+    eventually(|| !memory.connections("d1").is_empty(), "the device is claimed").await;
+    for (target, nodes) in [
+        (json!({"device": "d1", "text": "d"}), json!(1)),
+        (json!({"all": true, "text": "a"}), json!({"reached": 2, "live": 2})),
+    ] {
+        let first = publish(at_one, "mouth", "k", &target).await;
+        assert_eq!((first.0, &first.1["nodes"]), (200, &nodes));
+        assert_eq!(publish(at_one, "mouth", "k", &target).await, first);
+        // The other node does not know the key.
+        let other = publish(at_two, "mouth", "k", &target).await;
+        assert_ne!(other.1["id"], first.1["id"]);
+    }
+    // What the broker has not taken is not remembered.
+    memory.set_reachable(false);
+    let target = json!({"all": true, "text": "b"});
+    assert_eq!(publish(at_one, "mouth", "l", &target).await.0, 503);
+    memory.set_reachable(true);
+    eventually(|| one.handle().is_ready(), "the first node is ready").await;
+    assert_eq!(publish(at_one, "mouth", "l", &target).await.0, 200);
+    for text_of in ["d", "d", "a", "a", "b"] {
+        assert_eq!(text(&mut peer).await, text_of);
+    }
+    one.shutdown().await;
+    two.shutdown().await;
+}

@@ -1,6 +1,7 @@
 //! Messages that were published before, by their idempotency keys.
 //!
-//! The broker remembers the keys of messages to topics of the cluster; here are all others.
+//! The broker remembers the keys of messages to topics of the cluster; here are all others. So in a
+//! cluster a node knows its own keys of messages to devices and to all, and not those of others.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -9,7 +10,6 @@ use weir_broker::Entry;
 use weir_engine::{Budget, Nanos, Share};
 
 use crate::base::model::{Accepted, Publication, PublishError, Target};
-use crate::core::publishing::Publishing;
 use crate::core::publishing::RETRY_AFTER;
 use crate::limits::duplicates::{Before, Duplicates, Key};
 
@@ -43,33 +43,65 @@ struct Table {
     charged: usize,
 }
 
-/// A message with a new key, which is being published.
-struct Begun<'a> {
-    idempotency: &'a Idempotency,
+/// A message with a new key, which is being published. Dropped without an answer, it is forgotten.
+pub(in crate::core) struct Begun {
+    idempotency: Arc<Idempotency>,
     key: Key,
     answer: Option<Accepted>,
 }
 
+/// What is known of a message that is to be published.
+pub(in crate::core) enum Begin {
+    /// It was published before, with this answer.
+    Known(Accepted),
+    /// Nothing; `None`: it has no key.
+    New(Option<Begun>),
+}
+
+impl Begun {
+    /// The message is published: another one with its key gets this answer.
+    pub(in crate::core) fn end(mut self, answer: Accepted) {
+        self.answer = Some(answer);
+    }
+}
+
 impl Idempotency {
-    pub(crate) fn new(budget: &Arc<Budget>, keys_max: usize) -> Idempotency {
+    pub(crate) fn new(budget: &Arc<Budget>, keys_max: usize) -> Arc<Idempotency> {
         let keys_max = keys_max.min(budget.bytes_max_of(Share::Http) / 8 / KEY_BYTES).max(1);
         let answers = Duplicates::new(keys_max, Entry::KEY_KEPT);
-        Idempotency {
+        Arc::new(Idempotency {
             budget: Arc::clone(budget),
             table: Mutex::new(Table { answers, charged: 0 }),
             repeated: AtomicU64::default(),
             forgotten: AtomicU64::default(),
-        }
+        })
     }
 
     /// Publishes a message, unless one with its key and target was published before: then the
     /// answer is that of the first. A refusal is not remembered.
     pub(crate) fn once(
-        &self,
+        self: &Arc<Self>,
         publication: &Publication<'_>,
-        publish: impl FnOnce() -> Result<Publishing, PublishError>,
-    ) -> Result<Publishing, PublishError> {
-        let Some(key) = publication.idempotency_key else { return publish() };
+        publish: impl FnOnce() -> Result<Accepted, PublishError>,
+    ) -> Result<Accepted, PublishError> {
+        match self.begin(publication)? {
+            Begin::Known(accepted) => Ok(accepted),
+            Begin::New(begun) => {
+                let accepted = publish()?;
+                if let Some(begun) = begun {
+                    begun.end(accepted);
+                }
+                Ok(accepted)
+            }
+        }
+    }
+
+    /// Begins to publish a message whose answer comes later.
+    pub(in crate::core) fn begin(
+        self: &Arc<Self>,
+        publication: &Publication<'_>,
+    ) -> Result<Begin, PublishError> {
+        let Some(key) = publication.idempotency_key else { return Ok(Begin::New(None)) };
         let target = match publication.target {
             Target::Topic(topic) => (0u8, topic),
             Target::Device(device) => (1, device),
@@ -84,18 +116,16 @@ impl Idempotency {
                 let accepted = *accepted;
                 drop(table);
                 self.repeated.fetch_add(1, Ordering::Relaxed);
-                return Ok(accepted.into());
+                return Ok(Begin::Known(accepted));
             }
         }
         let has_room = self.charge(&mut table);
         drop(table);
-        let mut begun = Begun { idempotency: self, key, answer: None };
+        let begun = Begun { idempotency: Arc::clone(self), key, answer: None };
         if !has_room {
             return Err(PublishError::BudgetExhausted(RETRY_AFTER));
         }
-        let publishing = publish()?;
-        begun.answer = publishing.accepted();
-        Ok(publishing)
+        Ok(Begin::New(Some(begun)))
     }
 
     /// Forgets the answers whose time has ended.
@@ -132,9 +162,9 @@ impl Idempotency {
     }
 }
 
-impl Drop for Begun<'_> {
+impl Drop for Begun {
     fn drop(&mut self) {
-        let idempotency = self.idempotency;
+        let idempotency = &self.idempotency;
         let mut table = idempotency.lock();
         if table.answers.end(self.key, self.answer, Nanos::now()) {
             idempotency.forgotten.fetch_add(1, Ordering::Relaxed);
@@ -173,17 +203,12 @@ mod tests {
         }
     }
 
-    fn accepted(id: u64) -> Result<Publishing, PublishError> {
-        let accepted =
-            Accepted { id, offset: Some(id), epoch: Some(7), connections: 1, nodes: None };
-        Ok(accepted.into())
+    fn accepted(id: u64) -> Result<Accepted, PublishError> {
+        Ok(Accepted { id, offset: Some(id), epoch: Some(7), connections: 1, nodes: None })
     }
 
-    fn id(published: Result<Publishing, PublishError>) -> u64 {
-        published
-            .ok()
-            .and_then(|publishing| publishing.accepted())
-            .map_or(0, |accepted| accepted.id)
+    fn id(published: Result<Accepted, PublishError>) -> u64 {
+        published.map_or(0, |accepted| accepted.id)
     }
 
     #[test]

@@ -15,6 +15,7 @@ use crate::base::mailboxes::{self, Credits, Publisher};
 use crate::base::model::{Accepted, IdempotencyKey, Payload, Publication, PublishError, Target};
 use crate::cluster::Cluster;
 use crate::core::handle::{FromDevice, Handle, OnPublish, Refusal};
+use crate::core::idempotency::Begin;
 use crate::core::publishing::{Publishing, RETRY_AFTER};
 use crate::core::rights::{Caller, CallerDevice};
 use crate::core::state::SharedState;
@@ -162,7 +163,12 @@ impl SharedState {
                 }
             }
             Target::Device(_) | Target::All if self.node.is_some() => {
-                self.send_to_nodes(publication.target, &draft()?)?
+                match self.idempotency.begin(publication)? {
+                    Begin::Known(accepted) => accepted.into(),
+                    Begin::New(begun) => {
+                        self.send_to_nodes(publication.target, &draft()?, begun)?
+                    }
+                }
             }
             Target::Device(device) => self.publish_once(publication, || {
                 self.publish_to_device(device, |_| true, &draft()?)
@@ -177,11 +183,12 @@ impl SharedState {
         publication: &Publication<'_>,
         publish: impl FnOnce() -> Result<Accepted, PublishError>,
     ) -> Result<Publishing, PublishError> {
-        self.idempotency.once(publication, || {
+        let accepted = self.idempotency.once(publication, || {
             let accepted = publish()?;
             self.counters().count_published(PublishTarget::of(&publication.target));
-            Ok(accepted.into())
-        })
+            Ok(accepted)
+        })?;
+        Ok(accepted.into())
     }
 
     fn publish_to_topic(

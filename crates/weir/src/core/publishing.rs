@@ -12,6 +12,7 @@ use tokio::task::coop;
 use weir_broker::{Error, Waiting};
 
 use crate::base::model::{Accepted, NodesReached, PublishError};
+use crate::core::idempotency::Begun;
 use crate::observe::counters::{Counters, PublishTarget, RefuseCause};
 
 /// A message on its way: a future of [`Accepted`].
@@ -36,6 +37,8 @@ pub(in crate::core) struct Sending {
     pub(in crate::core) counters: Arc<Counters>,
     /// Held until the broker has answered.
     pub(in crate::core) permit: OwnedSemaphorePermit,
+    /// Its idempotency key.
+    pub(in crate::core) begun: Option<Begun>,
 }
 
 impl Publishing {
@@ -57,11 +60,15 @@ impl Publishing {
     ) -> Publishing {
         let (answer, answered) = oneshot::channel();
         let mut asking = Box::pin(async move {
-            let Sending { accepted, target, counters, permit } = sending;
+            let Sending { accepted, target, counters, permit, begun } = sending;
             let result = match call.await {
                 Ok(nodes) => {
                     counters.count_published(target);
-                    Ok(Accepted { nodes: Some(nodes), ..accepted })
+                    let accepted = Accepted { nodes: Some(nodes), ..accepted };
+                    if let Some(begun) = begun {
+                        begun.end(accepted);
+                    }
+                    Ok(accepted)
                 }
                 Err(error) => {
                     let error = refusal(&error);

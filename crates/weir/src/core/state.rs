@@ -46,7 +46,7 @@ pub(crate) struct SharedState {
     /// The publish rates of each device's requests, over HTTP and by datagram together.
     pub(crate) publish_rates: Rates,
     /// Keys of messages that the broker does not know.
-    pub(crate) idempotency: Idempotency,
+    pub(crate) idempotency: Arc<Idempotency>,
     /// Formats that connections have used.
     pub(crate) formats: SharedFormats,
     /// Present if a listener uses TLS.

@@ -9,6 +9,7 @@ use weir_wire::CloseReason;
 use crate::base::clock::unix_millis;
 use crate::base::mailboxes;
 use crate::base::model::{NodesReached, PublishError, Target};
+use crate::core::idempotency::Begun;
 use crate::core::publish::Draft;
 use crate::core::publishing::{Publishing, RETRY_AFTER, Sending};
 use crate::core::state::SharedState;
@@ -17,11 +18,13 @@ use crate::topics::Envelope;
 
 impl SharedState {
     /// Hands a message to a device or to all to the broker. The connections of this node get it
-    /// like those of all nodes: from the broker.
+    /// like those of all nodes: from the broker. `begun`: its idempotency key, which is known as
+    /// soon as the broker has taken the message.
     pub(in crate::core) fn send_to_nodes(
         &self,
         target: Target<'_>,
         draft: &Draft<'_>,
+        begun: Option<Begun>,
     ) -> Result<Publishing, PublishError> {
         let busy = || PublishError::Busy(RETRY_AFTER);
         let node = self.node.as_ref().ok_or_else(busy)?;
@@ -32,6 +35,7 @@ impl SharedState {
             target,
             counters: Arc::clone(self.counters()),
             permit,
+            begun,
         };
         Ok(match target {
             Target::Device(id) => {
