@@ -19,6 +19,12 @@ pattern = "kept/*"
 retention_messages = 100
 publish = ["devices"]
 [[topic_classes]]
+pattern = "short/*"
+retention_messages = 100
+retention_bytes = 8192
+message_bytes_max = 2048
+publish = ["devices"]
+[[topic_classes]]
 pattern = "own/*"
 scope = "node"
 [[topic_classes]]
@@ -133,6 +139,35 @@ fn a_device_resumes_at_another_node_what_it_missed() -> Result<()> {
     let mut device = Device::greet(fourth.tcp, "d", &[])?;
     assert!(subscribe(&mut device, "kept/a", Some(seen))?.recovered);
     assert_eq!(texts(&mut device, 2)?.len(), 2);
+    Ok(())
+}
+
+#[test]
+fn a_resume_gets_what_redis_keeps_also_where_a_node_keeps_less() -> Result<()> {
+    let redis = Redis::start()?;
+    let (first, second) = (node(&redis, "a")?, node(&redis, "b")?);
+    let mut device = Device::greet(first.tcp, "d", &[])?;
+    let begin = subscribe(&mut device, "short/a", None)?.position.unwrap_or_default();
+    let text = |number: u64| format!("{number:01000}");
+    for number in 1..=120 {
+        publish(&second, "short/a", &text(number))?;
+    }
+    texts(&mut device, 120)?;
+    // Of the last hundred messages, which Redis keeps, a node keeps fewer than eight.
+    let mut seen = begin;
+    for (offset, is_recovered, first_offset) in [(30, true, 31), (5, false, 21)] {
+        seen.offset = offset;
+        for node in [&first, &second, &node(&redis, "c")?] {
+            let mut device = Device::greet(node.tcp, "e", &[])?;
+            let answer = subscribe(&mut device, "short/a", Some(seen))?;
+            assert_eq!(answer.recovered, is_recovered, "{answer:?}");
+            let expected: Vec<(u64, String)> =
+                (first_offset..=120).map(|number| (number, text(number))).collect();
+            assert!(texts(&mut device, expected.len())? == expected, "from {offset} on");
+            let reads = node.metrics()?.sum("weir_cluster_resume_reads_total", "");
+            assert!(reads > 0.0);
+        }
+    }
     Ok(())
 }
 

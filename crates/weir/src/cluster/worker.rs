@@ -15,12 +15,13 @@ use weir_broker::{Error, HistoryQuery, Name};
 use weir_engine::Nanos;
 
 use super::{Cluster, ClusterSettings};
-use crate::topics::{Need, Question, Router};
+use crate::topics::{Need, Question, Replay, Router};
 
 /// Starts the tasks of a node. They end when the cluster is dropped.
 pub(super) fn start(cluster: &Arc<Cluster>) {
     let router = Arc::clone(&cluster.router);
-    tokio::spawn(run(Arc::downgrade(cluster), router));
+    tokio::spawn(run(Arc::downgrade(cluster), Arc::clone(&router)));
+    tokio::spawn(replay(Arc::downgrade(cluster), router));
     tokio::spawn(leave(Arc::downgrade(cluster)));
     tokio::spawn(compare(Arc::downgrade(cluster)));
 }
@@ -153,6 +154,28 @@ fn fail(cluster: &Arc<Cluster>, topics: Vec<Read>, error: &Error) {
     }
 }
 
+/// Reads for resumes what the rings of this node do not reach.
+async fn replay(cluster: Weak<Cluster>, router: Arc<Router>) {
+    let reads = Arc::new(Semaphore::new(REPLAYS_MAX));
+    loop {
+        let replays = router.needs().take_replays(PARTS_MAX).await;
+        let Ok(permit) = Arc::clone(&reads).acquire_owned().await else { return };
+        let Some(cluster) = cluster.upgrade() else { return };
+        tokio::spawn(async move {
+            let queries = replays.iter().map(Replay::query).collect();
+            let answer = cluster.broker.read(queries).await.map(Vec::into_iter);
+            let mut histories = answer.inspect_err(|error| {
+                debug!(%error, "the broker did not tell what resumes need");
+            });
+            for replay in replays {
+                let history = histories.as_mut().ok().and_then(Iterator::next);
+                cluster.router.answer_replay(replay, history.as_ref()).await;
+            }
+            drop(permit);
+        });
+    }
+}
+
 /// Leaves topics that have had no subscriber for some time.
 async fn leave(cluster: Weak<Cluster>) {
     loop {
@@ -195,6 +218,9 @@ const QUERIES_MAX: usize = 64;
 const PAGE_MAX: usize = 256;
 /// Reads on their way.
 const READS_MAX: usize = 16;
+/// Reads for resumes on their way, and parts in each; a part is about `low_watermark_bytes` long.
+const REPLAYS_MAX: usize = 4;
+const PARTS_MAX: usize = 16;
 /// A busy shard gives credits back within some turns.
 const RETRY_DELAY: Duration = Duration::from_millis(5);
 const FAILURE_DELAY: Duration = Duration::from_millis(500);

@@ -44,7 +44,7 @@ impl Router {
         let (recovered, behind) = match missed {
             Some(Missed::Nothing) => (true, state.sent(&topic.class)),
             Some(Missed::Since(offset)) => (true, offset),
-            Some(Missed::Unknown) | None => (false, 0),
+            Some(Missed::AtBroker(_) | Missed::Unknown) | None => (false, 0),
         };
         let empty = Ring::default();
         let ring = state.extra.as_ref().map_or(&empty, |extra| &extra.ring);

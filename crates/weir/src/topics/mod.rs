@@ -35,7 +35,7 @@ use crate::observe::counters::Counters;
 pub(crate) use classes::{Class, Classes};
 use counts::ShardCounts;
 use follow::{ClusterTopic, Needs};
-pub(crate) use follow::{Envelope, Followed, Need, Question, SeededBug};
+pub(crate) use follow::{Envelope, Followed, Need, Question, Replay, SeededBug};
 use formats::Formats;
 pub(crate) use formats::SharedFormats;
 pub(crate) use history::{History, Range};
@@ -468,8 +468,7 @@ impl Router {
             // There are too many unattended topics, so this one retains nothing.
             let offset = state.offset;
             if let Some(extra) = &mut state.extra {
-                extra.ring.give_up(&self.retained);
-                extra.ring.begin_behind(offset, &self.retained);
+                extra.ring.give_up(offset, &self.retained);
                 extra.tick.forget(offset);
             }
         } else if is_unattended && topic.class.is_cluster {

@@ -3,7 +3,8 @@
 //! If the missed messages fit one replay chunk, the router pushes it at once, with the membership.
 //! Of a longer resume the router remembers only that it runs. The shard names connection, topic and
 //! offset when it asks for the next chunk. A topic lives as long as a resume of it runs. A
-//! connection whose next message is no longer retained has fallen behind.
+//! connection whose next message is no longer retained has fallen behind. In a cluster, chunks that
+//! are older than the ring come from the broker (`follow/replay.rs`).
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -51,6 +52,8 @@ pub(super) enum Missed {
     Nothing,
     /// The messages after this offset; the ring has all of them.
     Since(u64),
+    /// The messages after this offset. The ring lacks some that the broker may still keep.
+    AtBroker(u64),
     Unknown,
 }
 
@@ -95,7 +98,7 @@ impl Resumes {
     }
 
     /// A resume that waited for its topic begins in this epoch.
-    fn restart(
+    pub(super) fn restart(
         &self,
         conn: ConnId,
         topic: TopicId,
@@ -115,7 +118,12 @@ impl Resumes {
 
     /// The epoch whose messages a resume sends, and its outcome; `None`: it was cancelled, or has
     /// ended.
-    fn state_of(&self, conn: ConnId, topic: TopicId, number: u32) -> Option<(u64, ResumeOutcome)> {
+    pub(super) fn state_of(
+        &self,
+        conn: ConnId,
+        topic: TopicId,
+        number: u32,
+    ) -> Option<(u64, ResumeOutcome)> {
         let running = lock(&self.running);
         // Numbers wrap around.
         let fits = |running: &Running| {
@@ -219,6 +227,11 @@ impl Router {
             let from = (offset, ResumeOutcome::Recovered);
             return self.begin_resume(credit, conn, (topic, state), from, parked);
         }
+        let from_broker = missed.and_then(|missed| topic.asked_of_broker(state, missed));
+        if let Some(after) = from_broker {
+            let waits = (conn, format, position);
+            return self.wait_for_broker(credit, waits, (topic, state), parked, after);
+        }
         let oldest = state.extra.as_ref().and_then(|extra| extra.ring.oldest());
         if let (Some(Missed::Unknown), Some(offset)) = (missed, oldest)
             && topic.class.resumes_from_oldest
@@ -226,8 +239,21 @@ impl Router {
             let from = (offset, ResumeOutcome::NotRecovered);
             return self.begin_resume(credit, conn, (topic, state), from, parked);
         }
-        let is_recovered = missed == Some(Missed::Nothing);
-        if missed.is_some() {
+        let is_recovered = missed.map(|missed| missed == Missed::Nothing);
+        self.enter_at_end(credit, conn, (topic, state), is_recovered, parked);
+    }
+
+    /// Makes a connection a member, which gets the next message first. `is_recovered`: if it came
+    /// with a position, whether it has missed nothing.
+    pub(super) fn enter_at_end(
+        &self,
+        credit: Credit<'_, OwnedFd>,
+        conn: ConnId,
+        (topic, state): (&Arc<Topic>, &mut State),
+        is_recovered: Option<bool>,
+        parked: Option<u32>,
+    ) {
+        if let Some(is_recovered) = is_recovered {
             self.counters.count_resume(match is_recovered {
                 true => ResumeOutcome::Recovered,
                 false => ResumeOutcome::NotRecovered,
@@ -238,11 +264,12 @@ impl Router {
             self.end_parked(conn, topic, state, number);
         }
         self.note_attendance(topic, state);
+        let is_recovered = is_recovered == Some(true);
         let reply = topic.subscribed(state.epoch, state.sent(&topic.class), is_recovered);
         credit.push(Command::Subscribe { conn, topic: topic.id, reply });
     }
 
-    fn begin_resume(
+    pub(super) fn begin_resume(
         &self,
         credit: Credit<'_, OwnedFd>,
         conn: ConnId,
@@ -250,14 +277,9 @@ impl Router {
         (offset, outcome): (u64, ResumeOutcome),
         parked: Option<u32>,
     ) {
-        let is_recovered = outcome == ResumeOutcome::Recovered;
-        let begin = ReplayBegin {
-            reply: topic.subscribed(state.epoch, offset, is_recovered),
-            reply_if_member: topic.subscribed(state.epoch, state.sent(&topic.class), false),
-        };
         let number = parked.unwrap_or_else(|| self.resumes.number());
         let mut chunk = self.chunk(conn, topic, state, (number, offset));
-        chunk.begin = Some(begin);
+        chunk.begin = Some(topic.replay_begin(state, (offset, outcome)));
         if chunk.is_last {
             self.counters.count_resume(outcome);
             state.counts.add(conn.shard());
@@ -289,12 +311,11 @@ impl Router {
         };
         let mut state = topic.lock();
         let has_next = state.extra.as_ref().is_some_and(|extra| extra.ring.reaches(after));
+        if epoch == state.epoch && !has_next && topic.may_be_kept(&state, after) {
+            return self.read_next(&topic, &state, (conn, number), after);
+        }
         if epoch != state.epoch || !has_next {
-            self.counters.count_resume(ResumeOutcome::FellBehind);
-            let reply = topic.fell_behind(epoch, after);
-            credit.push(Command::Unsubscribe { conn, topic: id, reply });
-            self.end_resume(conn, &topic, &mut state);
-            return;
+            return self.fall_behind(credit, conn, (&topic, &mut state), (epoch, after));
         }
         let chunk = self.chunk(conn, &topic, &state, (number, after));
         if chunk.is_last {
@@ -303,6 +324,20 @@ impl Router {
             self.end_resume(conn, &topic, &mut state);
         }
         credit.push(Command::Resume(Box::new(chunk)));
+    }
+
+    /// Ends a resume whose next message is retained no more.
+    pub(super) fn fall_behind(
+        &self,
+        credit: Credit<'_, OwnedFd>,
+        conn: ConnId,
+        (topic, state): (&Arc<Topic>, &mut State),
+        (epoch, after): (u64, u64),
+    ) {
+        self.counters.count_resume(ResumeOutcome::FellBehind);
+        let reply = topic.fell_behind(epoch, after);
+        credit.push(Command::Unsubscribe { conn, topic: topic.id, reply });
+        self.end_resume(conn, topic, state);
     }
 
     fn chunk(
@@ -380,7 +415,21 @@ impl Topic {
         let reaches = |extra: &Extra| self.class.retention.is_some() && extra.ring.reaches(offset);
         match &state.extra {
             Some(extra) if reaches(extra) => Missed::Since(offset),
+            Some(_) if self.may_be_kept(state, offset) => Missed::AtBroker(offset),
             Some(_) | None => Missed::Unknown,
+        }
+    }
+
+    /// The answer at the beginning of a resume behind this offset.
+    pub(super) fn replay_begin(
+        &self,
+        state: &State,
+        (offset, outcome): (u64, ResumeOutcome),
+    ) -> ReplayBegin {
+        let is_recovered = outcome == ResumeOutcome::Recovered;
+        ReplayBegin {
+            reply: self.subscribed(state.epoch, offset, is_recovered),
+            reply_if_member: self.subscribed(state.epoch, state.sent(&self.class), false),
         }
     }
 

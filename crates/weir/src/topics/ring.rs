@@ -22,6 +22,9 @@ pub(super) struct Ring {
     bytes: usize,
     /// The log start offset: no message above it is missing.
     base: u64,
+    /// Whether the last messages to go went for want of room. The broker of a cluster, which bounds
+    /// number and age alone, may still keep them.
+    is_cut: bool,
     /// Whether the sweep has the topic on its list.
     is_listed: bool,
 }
@@ -54,6 +57,16 @@ impl Ring {
         self.base <= offset
     }
 
+    /// Whether the ring begins later than number and age of the messages ask for.
+    pub(super) fn is_cut(&self) -> bool {
+        self.is_cut
+    }
+
+    /// What a message of the ring occupies on average; `None` if there is none.
+    pub(super) fn mean_bytes(&self) -> Option<usize> {
+        self.bytes.checked_div(self.len())
+    }
+
     /// The messages after `offset` whose frames together have at most `bytes_max` bytes; the first
     /// one always fits. The flag says whether the ring has no later messages.
     pub(super) fn behind(&self, offset: u64, bytes_max: usize) -> (Box<[Arc<Message>]>, bool) {
@@ -84,24 +97,32 @@ impl Ring {
     /// it keeps nothing.
     fn push(&mut self, message: &Arc<Message>, limits: Retention, retained: &Retained) {
         let bytes = message.occupied_bytes();
-        let fits = bytes <= limits.bytes_max;
-        let is_over = |ring: &Ring| {
-            !fits || ring.len() >= limits.messages_max || ring.bytes + bytes > limits.bytes_max
-        };
-        while is_over(self) && self.pop(retained) {}
-        while fits && !retained.take(bytes) {
-            if !self.pop(retained) {
-                retained.refused.fetch_add(1, Ordering::Relaxed);
-                self.base = message.offset();
-                return;
-            }
+        while self.len() >= limits.messages_max && self.pop(retained) {
+            self.is_cut = false;
         }
-        if fits {
+        let is_over = |ring: &Ring| ring.bytes + bytes > limits.bytes_max;
+        while is_over(self) && self.pop(retained) {
+            self.is_cut = true;
+        }
+        let has_room = loop {
+            if is_over(self) {
+                break false;
+            }
+            if retained.take(bytes) {
+                break true;
+            }
+            if !self.pop(retained) {
+                break false;
+            }
+            self.is_cut = true;
+        };
+        if has_room {
             self.bytes += bytes;
             self.messages.push_back((Arc::clone(message), bytes));
         } else {
             retained.refused.fetch_add(1, Ordering::Relaxed);
             self.base = message.offset();
+            self.is_cut = true;
         }
     }
 
@@ -115,6 +136,7 @@ impl Ring {
                 break;
             }
             self.pop(retained);
+            self.is_cut = false;
         }
         // Returns the memory after a burst.
         if self.messages.capacity() > 4 * self.messages.len() + CAPACITY_KEPT {
@@ -123,16 +145,18 @@ impl Ring {
         !self.messages.front().is_some_and(is_old)
     }
 
-    /// Removes all messages and counts them as refused.
-    pub(super) fn give_up(&mut self, retained: &Retained) {
+    /// Removes all messages, counts them as refused, and keeps those behind `offset` from here on.
+    pub(super) fn give_up(&mut self, offset: u64, retained: &Retained) {
         retained.refused.fetch_add(self.len() as u64, Ordering::Relaxed);
-        while self.pop(retained) {}
+        self.begin_behind(offset, retained);
+        self.is_cut = true;
     }
 
     /// Removes all messages, and keeps those behind `offset` from here on.
     pub(super) fn begin_behind(&mut self, offset: u64, retained: &Retained) {
         while self.pop(retained) {}
         self.base = offset;
+        self.is_cut = false;
     }
 
     fn pop(&mut self, retained: &Retained) -> bool {

@@ -28,6 +28,11 @@ impl Gateway {
             "New epochs of topics of the cluster on this node, by whether offsets go on behind what it had got.",
             EpochChange::ALL.map(|what| ([("offsets", what.name())], front.epoch_changes(what))),
         )?;
+        to.counter(
+            "weir_cluster_resume_reads",
+            "Parts of resumes that were read from the broker, as this node retains less than the broker.",
+            front.resume_reads(),
+        )?;
         to.counters(
             "weir_cluster_direct_messages",
             "Messages to devices and to all that the broker has brought to this node, by what happened to them.",

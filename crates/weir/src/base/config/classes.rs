@@ -43,7 +43,8 @@ crate::config_table! {
         /// that missed a message learns only that it did.
         // Each message costs about a hundred bytes beside its content.
         retention_messages: usize, range(0..=1_000_000), unit("messages");
-        /// Bytes that one topic keeps.
+        /// Bytes that one topic keeps. In a cluster each node keeps so many; Redis keeps messages by
+        /// number and age.
         retention_bytes: usize = 1 << 20,
             allowed("at least the largest message, at most memory.retention_bytes"), unit("bytes");
         /// How long a message is kept. A topic exists until its last kept message has gone.

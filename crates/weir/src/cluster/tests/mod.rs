@@ -18,7 +18,7 @@ use tokio::time::sleep;
 use weir_broker::memory::{Memory, MemoryOptions};
 
 use crate::topics::SeededBug;
-use node::{Accepted, Node};
+use node::{Accepted, Kept, Node};
 use run::{Bug, Failure, Fault, run_seed};
 use summary::Summary;
 
@@ -79,7 +79,9 @@ fn each_client_sees_each_message_in_order_and_once_or_is_told() {
                 assert!(summary.faults[fault as usize] > 0, "no {fault:?} in {seeds} seeds");
             }
             let told = summary.told;
-            let all = [told.recovered, told.not_recovered, told.notices, told.gaps, told.refused];
+            let reads = summary.resume_reads;
+            let all =
+                [told.recovered, told.not_recovered, told.notices, told.gaps, told.refused, reads];
             assert!(all.iter().all(|count| *count > 0), "everything happens: {told:?}");
         }
         Err(failure) => panic!(
@@ -100,7 +102,7 @@ fn a_seed_repeats() {
 #[tokio::test(start_paused = true)]
 async fn messages_that_wait_leave_as_soon_as_the_broker_is_back() {
     let memory = Memory::new(&MemoryOptions::default());
-    let node = Node::start(&memory, "a", (10, None), 1);
+    let node = Node::start(&memory, "a", (Kept { messages: 10, bytes: 1 << 20 }, None), 1);
     memory.set_reachable(false);
     let accepted = Accepted::default();
     assert!(node.publish("kept/1", "m", &accepted));

@@ -18,6 +18,7 @@ use super::shard::Shard;
 use crate::base::config::{Config, TopicClass};
 use crate::base::mailboxes::{Mailboxes, Publisher};
 use crate::cluster::{BrokerEvents, Cluster, ClusterSettings};
+use crate::observe::counters::Counters;
 use crate::topics::{Envelope, Offer, Router, SeededBug};
 
 /// What publishers have been told: topic, position and text.
@@ -30,6 +31,7 @@ pub(super) struct Node {
     shards: Vec<Shard>,
     pub(super) cluster: Arc<Cluster>,
     pub(super) budget: Arc<Budget>,
+    pub(super) counters: Arc<Counters>,
     /// Until then its shards do nothing.
     pub(super) slow_until: Option<Instant>,
     /// Bytes of the budget that something else uses, and until when.
@@ -40,10 +42,19 @@ pub(super) const SHARDS: usize = 2;
 const CREDITS: usize = 24;
 pub(super) const BUDGET_BYTES: usize = 4 << 20;
 
-fn config(retention_messages: usize) -> Config {
+/// What the nodes of a run keep of a topic; the broker keeps it by number alone.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Kept {
+    pub(super) messages: usize,
+    pub(super) bytes: usize,
+}
+
+fn config(kept: Kept) -> Config {
+    let retention_messages = kept.messages;
     let class = |pattern: &str, retention_messages, tick| TopicClass {
         pattern: pattern.to_owned(),
         retention_messages,
+        retention_bytes: kept.bytes,
         tick,
         // What is kept of an earlier epoch would come again, and the broker's journal has it under that.
         resume_from_oldest: Some(false),
@@ -68,16 +79,18 @@ impl Node {
     pub(super) fn start(
         memory: &Memory,
         name: &str,
-        (retention_messages, bug): (usize, Option<SeededBug>),
+        (kept, bug): (Kept, Option<SeededBug>),
         seed: u64,
     ) -> Node {
-        let config = config(retention_messages);
+        let config = config(kept);
         let (mailboxes, ends): (Vec<_>, Vec<_>) =
             (0..SHARDS).map(|_| Detached::mailbox(CREDITS, 1)).unzip();
         let mailboxes: Arc<Mailboxes> = mailboxes.into();
         let budget = Budget::new(BUDGET_BYTES);
         let of_router = (Arc::clone(&mailboxes), Arc::clone(&budget));
-        let router = Router::new(of_router.0, of_router.1, Arc::default(), &config, true);
+        let counters = Arc::<Counters>::default();
+        let router =
+            Router::new(of_router.0, of_router.1, Arc::clone(&counters), &config, true);
         if let Some(bug) = bug {
             router.seed_bug(bug);
         }
@@ -98,7 +111,7 @@ impl Node {
         let shards = ends.into_iter().enumerate().map(shard).collect();
         let name = name.to_owned();
         let (slow_until, squeezed) = (None, None);
-        Node { name, router, mailboxes, shards, cluster, budget, slow_until, squeezed }
+        Node { name, router, mailboxes, shards, cluster, budget, counters, slow_until, squeezed }
     }
 
     pub(super) fn open(&mut self, conn: ConnId) {

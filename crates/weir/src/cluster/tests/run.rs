@@ -13,7 +13,7 @@ use weir_broker::{Name, Scope};
 use weir_engine::{ConnId, Nanos};
 
 use super::clients::{Clients, Stage, View};
-use super::node::{Accepted, Node, SHARDS};
+use super::node::{Accepted, Kept, Node, SHARDS};
 use super::summary::Summary;
 use super::verify;
 use crate::topics::SeededBug;
@@ -101,7 +101,7 @@ pub(super) struct Run {
     dice: StdRng,
     bug: Option<Bug>,
     pub(super) memory: Memory,
-    retention_messages: usize,
+    kept: Kept,
     /// Faults that may happen in this run.
     faults: Vec<Fault>,
     pub(super) nodes: Vec<Option<Node>>,
@@ -144,15 +144,19 @@ impl Run {
             false => dice.random_bool(0.6),
         };
         let faults = Fault::ALL.into_iter().filter(|fault| may(fault, &mut dice)).collect();
-        let retention_messages = match is_calm {
-            true => 10_000,
-            false => *[20, 60, 10_000].choose(&mut dice).unwrap(),
+        let kept = Kept {
+            messages: match is_calm {
+                true => 10_000,
+                false => *[20, 60, 10_000].choose(&mut dice).unwrap(),
+            },
+            // Every other run has rings of some messages only: resumes then need the broker.
+            bytes: if dice.random() { 2_000 } else { 1 << 20 },
         };
         let mut run = Run {
             dice,
             bug,
             memory,
-            retention_messages,
+            kept,
             faults,
             nodes: Vec::new(),
             clients: Clients::new(CLIENTS, is_calm),
@@ -176,7 +180,7 @@ impl Run {
         };
         let name = name_of(node);
         let seed = self.dice.random();
-        let started = Node::start(&self.memory, &name, (self.retention_messages, bug), seed);
+        let started = Node::start(&self.memory, &name, (self.kept, bug), seed);
         self.nodes[node] = Some(started);
         let millis = |range: std::ops::Range<u64>| {
             Duration::from_millis(range.start)..Duration::from_millis(range.end)
@@ -214,8 +218,11 @@ impl Run {
         if self.has(Fault::Delayed) {
             faults[Fault::Delayed as usize] = counts.events.values().sum();
         }
+        let nodes = self.nodes.iter().flatten();
+        let resume_reads = nodes.map(|node| node.counters.resume_reads()).sum::<u64>();
         Summary {
             sum: self.clients.sum,
+            resume_reads: self.done.resume_reads + resume_reads,
             events: counts.events.values().sum::<u64>() + counts.calls.values().sum::<u64>(),
             virtual_secs: self.started.elapsed().as_secs(),
             accepted: self.accepted.lock().unwrap().len() as u64,
@@ -427,7 +434,9 @@ impl Run {
                 self.clients.disconnect(client);
             }
         }
-        self.nodes[node] = None;
+        if let Some(node) = self.nodes[node].take() {
+            self.done.resume_reads += node.counters.resume_reads();
+        }
     }
 
     fn inject(&mut self, fault: Fault, node: usize) {

@@ -15,6 +15,8 @@ pub(super) struct Summary {
     pub(super) accepted: u64,
     pub(super) delivered: u64,
     pub(super) told: Told,
+    /// Parts of resumes that came from the broker.
+    pub(super) resume_reads: u64,
     pub(super) faults: [u64; Fault::ALL.len()],
 }
 
@@ -26,6 +28,7 @@ impl Summary {
         self.accepted += other.accepted;
         self.delivered += other.delivered;
         self.told.add(&other.told);
+        self.resume_reads += other.resume_reads;
         for (sum, count) in self.faults.iter_mut().zip(other.faults) {
             *sum += count;
         }
@@ -49,7 +52,7 @@ impl fmt::Display for Summary {
         writeln!(f, "{} events, {} s of virtual time", self.events, self.virtual_secs)?;
         let (published, accepted) = (self.published, self.accepted);
         writeln!(f, "{published} published, {accepted} accepted, {} delivered", self.delivered)?;
-        writeln!(f, "{:?}", self.told)?;
+        writeln!(f, "{:?}, {} parts from the broker", self.told, self.resume_reads)?;
         Fault::ALL
             .iter()
             .zip(self.faults)

@@ -38,6 +38,7 @@ pub struct Counters {
     refused: [AtomicU64; RefuseCause::ALL.len()],
     subscribe_refused: [AtomicU64; SubscribeRefuseCause::ALL.len()],
     resumes: [AtomicU64; ResumeOutcome::ALL.len()],
+    resume_reads: AtomicU64,
     following: [AtomicU64; Following::ALL.len()],
     from_broker: [AtomicU64; FromBroker::ALL.len()],
     epoch_changes: [AtomicU64; EpochChange::ALL.len()],
@@ -413,6 +414,15 @@ impl Counters {
 
     pub(crate) fn count_resume(&self, outcome: ResumeOutcome) {
         self.resumes[outcome as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Parts of resumes that the broker was asked for, as the ring of this node did not reach them.
+    pub fn resume_reads(&self) -> u64 {
+        self.resume_reads.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_resume_read(&self) {
+        self.resume_reads.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn count_tick(&self, messages: usize) {

@@ -5,13 +5,65 @@ use std::time::Duration;
 
 use tracing::info;
 use weir_broker::{History, Position, Received};
-use weir_engine::{Command, Message, Nanos, TopicMessage};
+use weir_engine::{Budget, Command, Message, Nanos, TopicMessage};
+use weir_wire::hot;
 
 use super::{Envelope, Outcome, Phase, Source};
 use crate::base::clock::unix_millis;
 use crate::base::mailboxes::Publisher;
 use crate::observe::counters::{EpochChange, Following};
 use crate::topics::{Class, MessagePosition, Offer, Router, State, Topic};
+
+/// A message as the broker has brought it.
+pub(super) struct Arrived<'a> {
+    push: hot::Push<'a>,
+    accepted_at: Nanos,
+    expires_at: Option<Nanos>,
+}
+
+/// Why a message is passed over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unread {
+    /// Its time is over.
+    Expired,
+    /// Another version has written it.
+    Unknown,
+}
+
+impl<'a> Arrived<'a> {
+    pub(super) fn read(received: &'a Received, source: Source) -> Result<Arrived<'a>, Unread> {
+        let (now, now_ms) = (Nanos::now(), unix_millis());
+        let envelope = Envelope::decode(&received.payload).ok_or(Unread::Unknown)?;
+        let ttl = envelope.rest(now_ms).ok_or(Unread::Expired)?;
+        let age = Duration::from_millis(now_ms.saturating_sub(envelope.accepted_ms));
+        let accepted_at = match source {
+            Source::Live => now,
+            Source::Kept => {
+                Nanos(now.0.saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX)))
+            }
+        };
+        let expires_at = ttl.map(|ttl| now.after(ttl));
+        let push = hot::Push { offset: received.offset, ..envelope.push };
+        Ok(Arrived { push, accepted_at, expires_at })
+    }
+
+    /// The message at its place; `None` if the budget is used up.
+    pub(super) fn message(
+        &self,
+        budget: &Arc<Budget>,
+        class: &Class,
+        place: MessagePosition,
+    ) -> Option<Arc<Message>> {
+        let mut frame = Vec::with_capacity(self.push.frame_bytes());
+        let key = self.push.encode_frame(&mut frame);
+        let at = |at| u32::try_from(at).expect("a frame is shorter than four gigabytes");
+        let of_topic = TopicMessage {
+            sender: self.push.sender,
+            ..class.topic_message(place, at(key.start)..at(key.end))
+        };
+        Message::of_topic(budget, frame, self.accepted_at, self.expires_at, of_topic)
+    }
+}
 
 impl Router {
     /// Delivers a message that comes next, or later where a gap cannot be filled.
@@ -22,42 +74,21 @@ impl Router {
         received: &Received,
         source: Source,
     ) -> Outcome {
-        let (now, now_ms) = (Nanos::now(), unix_millis());
-        let envelope = Envelope::decode(&received.payload);
-        let rest = envelope.and_then(|envelope| Some((envelope, envelope.rest(now_ms)?)));
-        let Some((envelope, ttl)) = rest else {
-            match envelope {
-                Some(_) => self.counters.count_expired(u64::from(state.counts.total())),
-                None => self.counters.count_followed(Following::Unknown, 1),
-            }
-            state.offset = received.offset;
-            return Outcome::Applied;
-        };
-        let age = Duration::from_millis(now_ms.saturating_sub(envelope.accepted_ms));
-        let accepted_at = match source {
-            Source::Live => now,
-            Source::Kept => {
-                Nanos(now.0.saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX)))
+        let arrived = match Arrived::read(received, source) {
+            Ok(arrived) => arrived,
+            Err(unread) => {
+                self.pass_over(unread, state.counts.total());
+                state.offset = received.offset;
+                return Outcome::Applied;
             }
         };
-        let expires_at = ttl.map(|ttl| now.after(ttl));
-        let push = weir_wire::hot::Push { offset: received.offset, ..envelope.push };
         let offer = Offer {
-            frame_bytes: push.frame_bytes(),
-            key: push.key,
-            accepted_at,
+            frame_bytes: arrived.push.frame_bytes(),
+            key: arrived.push.key,
+            accepted_at: arrived.accepted_at,
             publisher: Publisher::Backend,
         };
-        let message = |class: &Class, place| {
-            let mut frame = Vec::with_capacity(push.frame_bytes());
-            let key = push.encode_frame(&mut frame);
-            let at = |at| u32::try_from(at).expect("a frame is shorter than four gigabytes");
-            let of_topic = TopicMessage {
-                sender: push.sender,
-                ..class.topic_message(place, at(key.start)..at(key.end))
-            };
-            Message::of_topic(&self.budget, frame, accepted_at, expires_at, of_topic)
-        };
+        let message = |class: &Class, place| arrived.message(&self.budget, class, place);
         let before = std::mem::replace(&mut state.offset, received.offset - 1);
         if self.send(topic, state, offer, message) {
             state.offset = received.offset;
@@ -68,6 +99,14 @@ impl Router {
         }
         state.offset = before;
         Outcome::NoRoom
+    }
+
+    /// Counts a message that so many connections do not get.
+    pub(super) fn pass_over(&self, unread: Unread, connections: u32) {
+        match unread {
+            Unread::Expired => self.counters.count_expired(u64::from(connections)),
+            Unread::Unknown => self.counters.count_followed(Following::Unknown, 1),
+        }
     }
 
     /// Sends a message to the members, or only keeps it if there are none; `false`: no room.

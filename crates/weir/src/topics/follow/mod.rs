@@ -16,6 +16,7 @@ mod apply;
 mod envelope;
 mod needs;
 mod parked;
+mod replay;
 mod seeded_bug;
 
 use std::collections::VecDeque;
@@ -32,6 +33,7 @@ pub(crate) use needs::{Need, Needs, Question};
 pub(super) use parked::Entry;
 pub(crate) use parked::Followed;
 use parked::Parked;
+pub(crate) use replay::Replay;
 pub(crate) use seeded_bug::SeededBug;
 
 /// How far this node follows a topic of the cluster.

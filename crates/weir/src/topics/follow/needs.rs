@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::Notify;
 use weir_broker::Name;
 
+use super::Replay;
 use crate::topics::lock;
 
 /// A request to the broker that a topic waits for.
@@ -28,11 +29,15 @@ pub(crate) struct Question(u64);
 
 /// The requests of all topics, in the order in which they came.
 ///
-/// Limits: a topic has at most one join or read, one leave and one retry in it.
+/// Limits: a topic has at most one join or read, one leave and one retry in it; a resume at most
+/// one part.
 #[derive(Debug, Default)]
 pub(crate) struct Needs {
     list: Mutex<VecDeque<Need>>,
     filled: Notify,
+    /// Apart, so that a crowd of resumes delays no topic.
+    replays: Mutex<VecDeque<Replay>>,
+    replays_filled: Notify,
     questions: AtomicU64,
     is_closed: AtomicBool,
 }
@@ -52,25 +57,36 @@ impl Needs {
     pub(crate) fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
         self.filled.notify_one();
+        self.replays_filled.notify_one();
+    }
+
+    pub(super) fn push_replay(&self, replay: Replay) {
+        lock(&self.replays).push_back(replay);
+        self.replays_filled.notify_one();
     }
 
     /// Waits until there is a need, and takes some, at most `limit`; none after [`Needs::close`].
     pub(crate) async fn take(&self, limit: usize) -> Vec<Need> {
+        self.take_from(&self.list, &self.filled, limit).await
+    }
+
+    /// The same with parts of resumes.
+    pub(crate) async fn take_replays(&self, limit: usize) -> Vec<Replay> {
+        self.take_from(&self.replays, &self.replays_filled, limit).await
+    }
+
+    async fn take_from<T>(
+        &self,
+        list: &Mutex<VecDeque<T>>,
+        filled: &Notify,
+        limit: usize,
+    ) -> Vec<T> {
         loop {
-            let taken: Vec<Need> = {
-                let mut list = lock(&self.list);
-                let count = list.len().min(limit);
-                let taken = list.drain(..count).collect();
-                if list.is_empty() {
-                    // After a burst the memory is given back.
-                    list.shrink_to(NEEDS_KEPT);
-                }
-                taken
-            };
+            let taken: Vec<T> = take_some(&mut lock(list), limit);
             if !taken.is_empty() || self.is_closed.load(Ordering::Acquire) {
                 return taken;
             }
-            self.filled.notified().await;
+            filled.notified().await;
         }
     }
 
@@ -79,6 +95,22 @@ impl Needs {
     pub(crate) fn drain(&self) -> Vec<Need> {
         lock(&self.list).drain(..).collect()
     }
+
+    /// Takes all parts of resumes at once.
+    #[cfg(test)]
+    pub(crate) fn drain_replays(&self) -> Vec<Replay> {
+        lock(&self.replays).drain(..).collect()
+    }
+}
+
+fn take_some<T>(list: &mut VecDeque<T>, limit: usize) -> Vec<T> {
+    let count = list.len().min(limit);
+    let taken = list.drain(..count).collect();
+    if list.is_empty() {
+        // After a burst the memory is given back.
+        list.shrink_to(NEEDS_KEPT);
+    }
+    taken
 }
 
 /// Places that stay allocated without use.

@@ -23,10 +23,10 @@ use crate::topics::{Router, State, Topic, lock};
 /// takes it out. So no answer goes to a connection that has gone.
 #[derive(Debug)]
 pub(in crate::topics) struct Parked {
-    conn: ConnId,
-    number: u32,
-    format: Format,
-    position: Option<Position>,
+    pub(super) conn: ConnId,
+    pub(super) number: u32,
+    pub(super) format: Format,
+    pub(super) position: Option<Position>,
 }
 
 /// What becomes of a subscription to a topic of the cluster.
@@ -102,18 +102,12 @@ impl Router {
         if matches!(phase, Phase::Live | Phase::CatchingUp) && is_known {
             return Entry::Now(credit);
         }
-        if self.parked.load(Ordering::Relaxed) >= PARKED_MAX {
+        if !self.may_wait() {
             return Entry::Refused(credit);
         }
-        let number = self.resumes.number();
-        if !self.resumes.begin_alone(conn, topic.id, (number, state.epoch)) {
-            let message = "connection is subscribing to this topic; wait for the answer";
-            let frame = frames::error(ErrorCode::Busy, message.to_owned(), &topic.name, 0);
-            credit.push(Command::Send(conn, Item::Frame(frame)));
+        let Some(number) = self.begin_to_wait(credit, conn, (topic, state)) else {
             return Entry::Parked;
-        }
-        state.extra_mut().resuming += 1;
-        self.note_attendance(topic, state);
+        };
         self.parked.fetch_add(1, Ordering::Relaxed);
         state.cluster().parked.push(Parked { conn, number, format, position });
         if phase == Phase::Apart {
@@ -122,6 +116,30 @@ impl Router {
             self.check(topic, state);
         }
         Entry::Parked
+    }
+
+    /// The number of a connection that waits from here on. `None`: it waits already, and is told so.
+    pub(super) fn begin_to_wait(
+        &self,
+        credit: Credit<'_, OwnedFd>,
+        conn: ConnId,
+        (topic, state): (&Arc<Topic>, &mut State),
+    ) -> Option<u32> {
+        let number = self.resumes.number();
+        if !self.resumes.begin_alone(conn, topic.id, (number, state.epoch)) {
+            let message = "connection is subscribing to this topic; wait for the answer";
+            let frame = frames::error(ErrorCode::Busy, message.to_owned(), &topic.name, 0);
+            credit.push(Command::Send(conn, Item::Frame(frame)));
+            return None;
+        }
+        state.extra_mut().resuming += 1;
+        self.note_attendance(topic, state);
+        Some(number)
+    }
+
+    /// Whether one more subscription may wait.
+    pub(super) fn may_wait(&self) -> bool {
+        self.parked.load(Ordering::Relaxed) < PARKED_MAX
     }
 
     /// Answers those who wait: this node knows now what the broker knew after they came.
@@ -169,11 +187,9 @@ impl Router {
             if !self.end_parked(conn, topic, state, number) {
                 continue;
             }
-            let message = "the broker cannot be reached; try again in a second".to_owned();
-            let frame = frames::error(ErrorCode::Busy, message, &topic.name, 0);
             // Without a credit the connection hears nothing; its client asks again after its time-out.
             if let Some(credit) = self.mailboxes[conn.shard()].try_credit(CreditKind::Control) {
-                credit.push(Command::Send(conn, Item::Frame(frame)));
+                tell_unreachable(credit, conn, topic);
             }
         }
     }
@@ -258,6 +274,13 @@ impl Router {
             self.needs.push(Need::Leave(Name::from(topic.name.as_ref())));
         }
     }
+}
+
+/// Tells a connection to try again later.
+pub(super) fn tell_unreachable(credit: Credit<'_, OwnedFd>, conn: ConnId, topic: &Topic) {
+    let message = "the broker cannot be reached; try again in a second".to_owned();
+    let frame = frames::error(ErrorCode::Busy, message, &topic.name, 0);
+    credit.push(Command::Send(conn, Item::Frame(frame)));
 }
 
 /// Subscriptions that wait, of all topics together: 10 MB.

@@ -16,17 +16,17 @@ use crate::observe::counters::{EpochChange, Following};
 use crate::topics::{Need, Question};
 
 /// One shard, whose connections hear what it is told, and the questions to the broker.
-struct Room {
-    router: Router,
+pub(super) struct Room {
+    pub(super) router: Router,
     mailbox: Detached<OwnedFd>,
-    budget: Arc<Budget>,
+    pub(super) budget: Arc<Budget>,
     members: BTreeSet<(ConnId, TopicId)>,
     question: Option<Question>,
 }
 
-const KEPT: usize = 100;
+pub(super) const KEPT: usize = 100;
 
-fn class(retention_messages: usize, tick: Duration) -> TopicClass {
+pub(super) fn class(retention_messages: usize, tick: Duration) -> TopicClass {
     TopicClass {
         pattern: "*".to_owned(),
         retention_messages,
@@ -39,10 +39,14 @@ fn class(retention_messages: usize, tick: Duration) -> TopicClass {
 fn room_of(class: TopicClass, capacity: usize, topics_max: usize) -> Room {
     let mut config = config_of(class);
     config.limits.topics_max = topics_max;
+    room_with(&config, capacity)
+}
+
+pub(super) fn room_with(config: &Config, capacity: usize) -> Room {
     let (mailbox, end) = Detached::mailbox(capacity, 1);
     let budget = Budget::new(1 << 20);
     let mailboxes = vec![mailbox].into();
-    let router = Router::new(mailboxes, Arc::clone(&budget), Arc::default(), &config, true);
+    let router = Router::new(mailboxes, Arc::clone(&budget), Arc::default(), config, true);
     Room { router, mailbox: end, budget, members: BTreeSet::new(), question: None }
 }
 
@@ -56,7 +60,7 @@ fn joined(retention_messages: usize, capacity: usize) -> Room {
     room
 }
 
-fn received(offset: u64) -> Received {
+pub(super) fn received(offset: u64) -> Received {
     let push = hot::Push {
         topic: "t",
         payload: hot::Payload::Text("value"),
@@ -67,7 +71,7 @@ fn received(offset: u64) -> Received {
 }
 
 impl Room {
-    fn subscribe(&self, number: u64, position: Option<(u64, u64)>) -> Result<(), SubscribeError> {
+    pub(super) fn subscribe(&self, number: u64, position: Option<(u64, u64)>) -> Result<(), SubscribeError> {
         self.subscribe_to("t", number, position)
     }
 
@@ -84,13 +88,13 @@ impl Room {
         subscribed.map_err(|(error, _)| error)
     }
 
-    fn unsubscribe(&self, number: u64) {
+    pub(super) fn unsubscribe(&self, number: u64) {
         let credit = self.router.mailboxes[0].try_credit(CreditKind::Control).unwrap();
         self.router.unsubscribe(credit, conn(0, number), "t");
     }
 
     /// What the topics need from the broker. The newest question is answered next.
-    fn asked(&mut self) -> Vec<String> {
+    pub(super) fn asked(&mut self) -> Vec<String> {
         let mut asked = |need| match need {
             Need::Join(topic, question) => {
                 self.question = Some(question);
@@ -106,7 +110,7 @@ impl Room {
         self.router.needs().drain().into_iter().map(&mut asked).collect()
     }
 
-    fn history(
+    pub(super) fn history(
         &self,
         (epoch, top): (u64, u64),
         (first, began): (u64, u64),
@@ -122,12 +126,12 @@ impl Room {
         self.router.handle_failure("t", self.question.unwrap())
     }
 
-    fn live(&self, epoch: u64, offsets: RangeInclusive<u64>) {
+    pub(super) fn live(&self, epoch: u64, offsets: RangeInclusive<u64>) {
         self.router.handle_messages("t", epoch, offsets.map(received).collect());
     }
 
     /// What connections hear, each thing with the number of the connection.
-    fn hear(&mut self) -> Vec<String> {
+    pub(super) fn hear(&mut self) -> Vec<String> {
         std::iter::from_fn(|| self.hear_one()).flatten().collect()
     }
 
@@ -143,10 +147,18 @@ impl Room {
             }
             Command::Resume(chunk) => {
                 let conn = number(chunk.conn);
-                heard.push(format!("{conn} in {}", position(&chunk.begin.unwrap().reply)));
+                if let Some(begin) = &chunk.begin {
+                    heard.push(format!("{conn} in {}", position(&begin.reply)));
+                }
                 let messages = chunk.messages.iter().flat_map(|message| pushes(message.frame()));
                 heard.extend(messages.map(|push| format!("{conn} m{}", push.1)));
-                assert!(chunk.is_last && self.members.insert((chunk.conn, chunk.topic)));
+                if chunk.is_last {
+                    assert!(self.members.insert((chunk.conn, chunk.topic)));
+                } else {
+                    let credit = self.router.mailboxes[0].try_credit(CreditKind::Control).unwrap();
+                    let part = (chunk.resume, chunk.after);
+                    self.router.resume_next(credit, chunk.conn, chunk.topic, part);
+                }
             }
             Command::Unsubscribe { conn, topic, .. } => {
                 heard.push(format!("{} out", number(conn)));
@@ -180,7 +192,7 @@ impl Room {
     }
 
     /// All connections leave, and then the topics end: nothing is left.
-    fn end(mut self) {
+    pub(super) fn end(mut self) {
         self.hear();
         for (conn, topic) in std::mem::take(&mut self.members) {
             self.router.leave(topic, 0);

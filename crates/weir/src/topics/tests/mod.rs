@@ -2,6 +2,7 @@
 
 mod broker;
 mod history;
+mod replays;
 mod resumes;
 mod stage;
 mod ticks;
