@@ -1,8 +1,10 @@
 //! Several nodes over a real Redis: one topic for all, resuming elsewhere, and a Redis that dies.
 
+use std::process::Command;
+
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
-use weir_tests::{Answer, Device, Redis, Server};
+use weir_tests::{Answer, Device, Redis, Server, program};
 use weir_wire::v1::{self, client_message, push, server_message};
 
 /// A node of the cluster in that Redis.
@@ -168,6 +170,26 @@ fn a_resume_gets_what_redis_keeps_also_where_a_node_keeps_less() -> Result<()> {
             assert!(reads > 0.0);
         }
     }
+    Ok(())
+}
+
+#[test]
+fn a_node_of_another_cluster_with_the_same_prefix_does_not_start() -> Result<()> {
+    let redis = Redis::start()?;
+    let _node = node(&redis, "a")?;
+    let directory = tempfile::tempdir()?;
+    let listen = "tcp = [\"127.0.0.1:0\"]\nhttp = []\nudp = []\nadmin = \"127.0.0.1:0\"\n";
+    let cluster = format!("redis = \"{}\"\nid = \"other\"\n", redis.url());
+    let config = format!("[listen]\n{listen}[cluster]\n{cluster}");
+    std::fs::write(directory.path().join("weir.toml"), config)?;
+    // One that is not refused would serve for ever.
+    let mut command = Command::new("timeout");
+    command.arg("30").arg(program("weir")?).args(["serve", "--config", "weir.toml"]);
+    let output = command.env_remove("WEIR_CONFIG").current_dir(directory.path()).output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    let expected = r#"the prefix "weir" belongs to another cluster, weir; this one is other"#;
+    assert!(said.contains(expected), "{said}");
     Ok(())
 }
 

@@ -5,7 +5,9 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::device_list;
-use crate::core::node::{Confirmations, ConnectionView, NodeAbout, NodeInfo, Others, Question};
+use crate::core::node::{
+    Confirmations, ConnectionView, NodeAbout, NodeInfo, Others, Question, settings_differ,
+};
 use crate::http::web::problem::{Kind, Problem};
 use crate::http::web::query::{self, Query};
 use crate::http::web::reply::{self, Reply};
@@ -42,6 +44,8 @@ pub(super) struct MissingView {
 #[schema(as = Nodes)]
 pub(super) struct NodesView {
     nodes: Vec<NodeView>,
+    /// Whether `topic_classes` differ between nodes.
+    settings_differ: bool,
 }
 
 /// A node.
@@ -203,7 +207,9 @@ pub(super) async fn nodes(handle: &Handle) -> Result<Reply, Problem> {
         own: is_own,
         about,
     };
-    Ok(reply::json(StatusCode::OK, &NodesView { nodes: nodes.into_iter().map(view).collect() }))
+    let settings_differ = settings_differ(&nodes);
+    let nodes = nodes.into_iter().map(view).collect();
+    Ok(reply::json(StatusCode::OK, &NodesView { nodes, settings_differ }))
 }
 
 /// `POST /v1/devices/{id}/revoke`; its body is empty, or an empty object.

@@ -18,6 +18,15 @@ impl Gateway {
             "Whether the broker of the cluster can be reached: 1, or 0.",
             u64::from(!shared.router.is_broker_lost()),
         )?;
+        if let Some(node) = &shared.node {
+            let seen = node.nodes_seen();
+            to.gauges(
+                "weir_cluster_nodes",
+                "Nodes that lived when this one last looked, by whether they have the same topic_classes.",
+                [("same", seen.same as u64), ("different", seen.different.len() as u64)]
+                    .map(|(settings, count)| ([("settings", settings)], count)),
+            )?;
+        }
         to.counters(
             "weir_cluster_messages",
             "Messages of topics of the cluster on this node, by what happened to them.",

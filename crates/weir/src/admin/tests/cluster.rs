@@ -11,6 +11,7 @@ use weir_store::{BatchLimits, Secrets};
 use super::device::{Device, text_of};
 use super::http::Server;
 use super::{check, post};
+use crate::base::config::TopicClass;
 use crate::{Config, DeviceStore, GatewayBuilder};
 
 /// A node of the cluster that `memory` holds together.
@@ -23,7 +24,15 @@ async fn node_with(
     name: &str,
     embed: impl FnOnce(GatewayBuilder) -> GatewayBuilder,
 ) -> Server {
-    let mut config = Config::default();
+    node_of(memory, name, Config::default(), embed).await
+}
+
+async fn node_of(
+    memory: &Memory,
+    name: &str,
+    mut config: Config,
+    embed: impl FnOnce(GatewayBuilder) -> GatewayBuilder,
+) -> Server {
     config.cluster.node = name.to_owned();
     let (memory, name) = (memory.clone(), name.to_owned());
     let embed = |builder: GatewayBuilder| {
@@ -257,6 +266,41 @@ async fn the_admin_api_looks_at_every_node() {
     let nodes = check(&one, "GET /v1/nodes", "", 200, &[]).await.json();
     assert_eq!(nodes["nodes"].as_array().unwrap().len(), 1, "a node that ends is listed no more");
     one.stop().await;
+}
+
+#[tokio::test]
+async fn nodes_with_other_topic_classes_are_told() {
+    let memory = memory();
+    let config_of = |pattern: &str| {
+        let class = TopicClass { pattern: pattern.to_owned(), ..TopicClass::default() };
+        let mut config = Config { topic_classes: vec![class], ..Config::default() };
+        config.cluster.node_ttl = Duration::from_millis(300);
+        config
+    };
+    let alike = node_of(&memory, "one", config_of("a/*"), |builder| builder).await;
+    let two = node_of(&memory, "two", config_of("a/*"), |builder| builder).await;
+    check(&alike, "GET /v1/nodes", "", 200, &[r#""settings_differ":false"#]).await;
+    let other = node_of(&memory, "other", config_of("b/*"), |builder| builder).await;
+    check(&two, "GET /v1/nodes", "", 200, &[r#""settings_differ":true"#]).await;
+    let shows = async |server: &Server, same: u64, different: u64| {
+        let lines = [("different", different), ("same", same)]
+            .map(|(settings, count)| format!("weir_cluster_nodes{{settings=\"{settings}\"}} {count}\n"));
+        loop {
+            let metrics = check(server, "GET /metrics", "", 200, &[]).await.body;
+            if lines.iter().all(|line| metrics.contains(line)) {
+                break;
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    shows(&alike, 2, 1).await;
+    shows(&other, 1, 2).await;
+    other.stop().await;
+    shows(&alike, 2, 0).await;
+    check(&two, "GET /v1/nodes", "", 200, &[r#""settings_differ":false"#]).await;
+    for server in [alike, two] {
+        server.stop().await;
+    }
 }
 
 #[tokio::test]

@@ -1,11 +1,12 @@
 //! Tells the other nodes of this one, and lists them.
 
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
-use tokio::time::{sleep, timeout};
-use tracing::debug;
+use tokio::time::{Instant, sleep, timeout};
+use tracing::{debug, info, warn};
 use utoipa::ToSchema;
 use weir_broker::{Error, Node, RevocationId};
 
@@ -13,10 +14,20 @@ use super::ClusterNode;
 use crate::base::config::Config;
 use crate::core::state::SharedState;
 
-/// When this node announces itself.
+/// When this node announces itself, and the nodes that it has seen.
 #[derive(Default)]
 pub(super) struct Announcing {
     wake: Notify,
+    seen: Mutex<NodesSeen>,
+}
+
+/// The nodes that lived when this node last looked.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct NodesSeen {
+    /// Nodes with the same classes of topics as this one, itself included.
+    pub(crate) same: usize,
+    /// Names of nodes with others.
+    pub(crate) different: Vec<String>,
 }
 
 /// What a node tells of itself.
@@ -28,7 +39,7 @@ pub(crate) struct NodeAbout {
     /// Its connections of devices and services.
     #[serde(default)]
     connections: u64,
-    /// Tells nodes with different classes of topics apart: 16 hexadecimal digits.
+    /// Of the classes of topics, the same at nodes whose classes are the same: 16 hexadecimal digits.
     #[serde(default)]
     settings: String,
     /// Whether it closes its connections to end.
@@ -57,18 +68,73 @@ impl Announcing {
     pub(super) fn soon(&self) {
         self.wake.notify_one();
     }
+
+    fn seen(&self) -> MutexGuard<'_, NodesSeen> {
+        self.seen.lock().expect("no panic happens under the lock of the nodes")
+    }
+}
+
+impl NodesSeen {
+    fn of(nodes: &[NodeInfo], own: &str) -> NodesSeen {
+        let mut seen = NodesSeen::default();
+        for node in nodes {
+            match &node.about {
+                Some(about) if about.settings != own => seen.different.push(node.name.clone()),
+                Some(_) => seen.same += 1,
+                // What another version tells of itself means nothing here.
+                None => {}
+            }
+        }
+        seen
+    }
+}
+
+/// Whether nodes have different classes of topics.
+pub(crate) fn settings_differ(nodes: &[NodeInfo]) -> bool {
+    let mut settings = nodes.iter().filter_map(|node| Some(&node.about.as_ref()?.settings));
+    let first = settings.next();
+    settings.any(|settings| Some(settings) != first)
 }
 
 impl ClusterNode {
     /// Announces this node again and again, until the gateway ends.
     pub(super) async fn run_announcing(&self, shared: &SharedState) {
         let interval = shared.config().cluster.node_ttl / 3;
+        let mut looked = Instant::now();
         loop {
             // A revocation is told at once. Many together are told once.
             let _ = timeout(interval, self.announcing.wake.notified()).await;
             self.announce(shared).await;
+            if looked.elapsed() >= interval {
+                looked = Instant::now();
+                self.look(shared).await;
+            }
             sleep(PAUSE).await;
         }
+    }
+
+    /// Looks at the other nodes, and tells when their classes of topics begin or cease to differ
+    /// from this node's.
+    async fn look(&self, shared: &SharedState) {
+        // The loss of the broker is told elsewhere.
+        let Ok(nodes) = shared.nodes().await else { return };
+        let seen = NodesSeen::of(&nodes, &settings(shared.config()));
+        let before = std::mem::replace(&mut *self.announcing.seen(), seen.clone());
+        if seen.different == before.different {
+            return;
+        }
+        match seen.different.join(", ") {
+            nodes if !nodes.is_empty() => warn!(
+                nodes,
+                "topic_classes of this node and of others differ: what a topic retains, and who may use it, depends on the node"
+            ),
+            _ => info!("all nodes have the same topic_classes again"),
+        }
+    }
+
+    /// The nodes that lived a moment ago.
+    pub(crate) fn nodes_seen(&self) -> NodesSeen {
+        self.announcing.seen().clone()
     }
 
     pub(super) async fn announce(&self, shared: &SharedState) {

@@ -29,7 +29,7 @@ use crate::auth::devices::Devices;
 use crate::cluster::Cluster;
 use crate::limits::admission::AcceptOrder;
 use announcing::Announcing;
-pub(crate) use announcing::{NodeAbout, NodeInfo};
+pub(crate) use announcing::{NodeAbout, NodeInfo, settings_differ};
 use claims::Claims;
 use questions::Questions;
 pub(crate) use questions::{ConnectionView, Others, Question};
