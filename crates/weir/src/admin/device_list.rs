@@ -111,13 +111,18 @@ pub(super) async fn revoke(
         // First in the store: a device that is admitted afterwards has been checked against the new
         // state.
         let is_kept = shut_out(&handle, &id).await?;
-        let is_here = handle.revoke(&id).await?;
-        let confirmations = match &handle.shared().node {
-            Some(node) => Some(node.revoke_everywhere(&id).await),
-            None => None,
+        let Some(node) = &handle.shared().node else {
+            return Ok((handle.revoke(&id).await? || is_kept, None));
         };
-        let confirmations = confirmations.transpose().map_err(|error| Problem::broker(&error))?;
-        Ok((is_here || is_kept, confirmations))
+        let is_here = handle.shared().devices.connections_of(&id).is_some();
+        // This node closes its connections when the broker tells it to, like all others. To close
+        // them now as well could hit the device when it has come back.
+        let confirmations = node.revoke_everywhere(&id).await;
+        if !confirmations.as_ref().is_ok_and(|confirmations| confirmations.has(node.number())) {
+            handle.revoke(&id).await?;
+        }
+        let confirmations = confirmations.map_err(|error| Problem::broker(&error))?;
+        Ok((is_here || is_kept, Some(confirmations)))
     })
     .await
 }
@@ -267,11 +272,14 @@ async fn put(
 
 /// Closes the connections of a device, in a cluster those at all nodes, soon.
 async fn end_connections(handle: &Handle, id: &str) -> Result<(), Problem> {
-    handle.revoke(id).await?;
-    match &handle.shared().node {
+    let told = match &handle.shared().node {
         Some(node) => node.revoke_soon(id).await.map_err(|error| Problem::broker(&error)),
-        None => Ok(()),
+        None => return Ok(handle.revoke(id).await.map(drop)?),
+    };
+    if told.is_err() {
+        handle.revoke(id).await?;
     }
+    told
 }
 
 /// Carries out a change to its end, even if the caller goes away. A change that stopped half-way

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use tokio::time::sleep;
-use weir_broker::memory::{Memory, MemoryOptions, NodeOptions};
+use weir_broker::memory::{Delays, Memory, MemoryOptions, NodeOptions};
 use weir_store::{BatchLimits, Secrets};
 
 use super::device::{Device, text_of};
@@ -180,6 +180,48 @@ async fn a_revocation_closes_the_device_at_every_node() {
     assert_eq!(device.goodbye().await, "revoked");
     one.stop().await;
     two.stop().await;
+}
+
+#[tokio::test]
+async fn a_device_that_comes_back_after_its_revocation_stays() {
+    let memory = memory();
+    let (one, two) = (node(&memory, "one").await, node(&memory, "two").await);
+    let delay = Duration::from_millis(200);
+    // What a node is told comes late: at the node that was asked to revoke, and at another one.
+    let late = Delays { event: delay..delay, ..Delays::default() };
+    memory.set_delays("one", late);
+    let device = Device::connect(one.device_addr(), "d", &[]).await;
+    revoked_once(&memory, &one, (&one, "d", device)).await;
+    memory.set_delays("one", Delays::default());
+    // What it is told is also read, and the answer comes late.
+    let late = Delays { answer: delay..delay, ..Delays::default() };
+    let device = Device::connect(two.device_addr(), "e", &[]).await;
+    claimed(&memory, "e", &[device.connection_id]).await;
+    memory.set_delays("two", late);
+    memory.lose_subscriptions("two", &weir_broker::Scope::Node);
+    revoked_once(&memory, &one, (&two, "e", device)).await;
+    one.stop().await;
+    two.stop().await;
+}
+
+/// Revokes a device that comes back at once, and looks whether its new connection stays.
+async fn revoked_once(
+    memory: &Memory,
+    at: &Server,
+    (server, id, mut device): (&Server, &str, Device),
+) {
+    let path = post(&format!("/v1/devices/{id}/revoke"));
+    let come_back = async {
+        assert_eq!(device.goodbye().await, "revoked");
+        Device::connect(server.device_addr(), id, &[]).await
+    };
+    let (_, mut again) = tokio::join!(check(at, &path, "", 204, &[]), come_back);
+    // The last revocation is carried out behind the first one.
+    check(at, &post("/v1/devices/nobody/revoke"), "", 204, &[]).await;
+    claimed(memory, id, &[again.connection_id]).await;
+    let body = json!({"device": id, "text": "still here"}).to_string();
+    check(at, &post("/v1/publish"), &body, 200, &[]).await;
+    assert_eq!(text_of(&again.push().await), "still here");
 }
 
 #[tokio::test]

@@ -2,9 +2,10 @@
 //!
 //! A revocation comes as an event. After a gap, events may be missing: then the node reads the
 //! broker's list from the last revocation that it has carried out. Until it has read to the end,
-//! events are carried out but prove nothing.
+//! events are carried out but prove nothing. One that comes as an event and is read as well is
+//! carried out once: its device may have come back meanwhile.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -35,6 +36,8 @@ struct Progress {
     gaps: u64,
     /// So many of the gaps are filled.
     filled: u64,
+    /// The last ones that were carried out, at most [`CARRIED_MAX`].
+    carried: VecDeque<Revocation>,
 }
 
 /// Which nodes have carried out a revocation.
@@ -49,6 +52,11 @@ pub(crate) struct Confirmations {
 }
 
 impl Confirmations {
+    /// Whether this node is among those that have carried it out.
+    pub(crate) fn has(&self, number: u16) -> bool {
+        self.confirmed.contains(&number)
+    }
+
     /// Whether no connection of the device is left.
     pub(crate) fn are_complete(&self) -> bool {
         self.is_known && self.missing.is_empty()
@@ -74,6 +82,19 @@ impl Revoked {
 }
 
 impl Progress {
+    /// Whether a revocation is to be carried out, which it is from here on.
+    fn begin(&mut self, revocation: &Revocation) -> bool {
+        // Not by the order of ids: a Redis that has lost some may give lower ones.
+        let is_new = !self.carried.contains(revocation);
+        if is_new {
+            if self.carried.len() >= CARRIED_MAX {
+                self.carried.pop_front();
+            }
+            self.carried.push_back(revocation.clone());
+        }
+        is_new
+    }
+
     fn advance(&mut self, id: RevocationId) {
         if self.last.as_ref().is_none_or(|last| *last < id) {
             self.last = Some(id);
@@ -94,8 +115,7 @@ impl Progress {
 impl ClusterNode {
     /// Carries out a revocation that came as an event.
     pub(super) fn take_revocation(&self, shared: &SharedState, revocation: &Revocation) {
-        // What still waits for room in a shard's queue goes on by itself.
-        let _ = shared.revoke_soon(&revocation.device);
+        self.carry_out(shared, revocation);
         let mut progress = self.revoked.lock();
         progress.heard = progress.heard.take().max(Some(revocation.id.clone()));
         let filled = progress.filled;
@@ -110,7 +130,10 @@ impl ClusterNode {
         let gaps = self.revoked.lock().gaps;
         // A store that was asked now would know of no connection here.
         let mut is_incomplete = false;
-        if let Err(error) = self.read_revocations(|_| (), &mut is_incomplete).await {
+        let pass = |revocation: &Revocation| {
+            self.revoked.lock().begin(revocation);
+        };
+        if let Err(error) = self.read_revocations(pass, &mut is_incomplete).await {
             // They are read, and carried out, as soon as the broker answers.
             warn!(%error, "the broker does not tell which devices are revoked");
             self.revoked.read_again();
@@ -130,9 +153,7 @@ impl ClusterNode {
                 self.revoked.wake.notified().await;
                 continue;
             }
-            let carry_out = |revocation: &Revocation| {
-                let _ = shared.revoke_soon(&revocation.device);
-            };
+            let carry_out = |revocation: &Revocation| self.carry_out(shared, revocation);
             let read = match self.read_revocations(carry_out, &mut is_incomplete).await {
                 Ok(()) if is_incomplete => self.check_devices(shared).await,
                 Ok(()) => Ok(()),
@@ -149,6 +170,13 @@ impl ClusterNode {
                     sleep(RETRY_DELAY).await;
                 }
             }
+        }
+    }
+
+    fn carry_out(&self, shared: &SharedState, revocation: &Revocation) {
+        if self.revoked.lock().begin(revocation) {
+            // What still waits for room in a shard's queue goes on by itself.
+            let _ = shared.revoke_soon(&revocation.device);
         }
     }
 
@@ -251,6 +279,8 @@ impl ClusterNode {
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(2);
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_millis(100);
+/// A page, and what comes as events while it is read.
+const CARRIED_MAX: usize = 2 * Revocations::PAGE;
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 /// Devices in one question to the store.
 const CHECKED_AT_A_TIME: usize = 512;
