@@ -45,8 +45,8 @@ pub use gateway::{Gateway, GatewayBuilder, StartError, Started};
 pub use ipnet::IpNet;
 pub use observe::access::AccessLogError;
 pub use observe::counters::{
-    AcceptError, AuthOutcome, ConnectRefuseCause, Counters, EpochChange, Following, FromBroker,
-    PublishTarget, RefreshOutcome, RefuseCause, ResumeOutcome, SubscribeRefuseCause,
+    AcceptError, AuthOutcome, ClusterLimit, ConnectRefuseCause, Counters, EpochChange, Following,
+    FromBroker, PublishTarget, RefreshOutcome, RefuseCause, ResumeOutcome, SubscribeRefuseCause,
 };
 pub use observe::readiness::{Part, PartReadiness, PartState, Readiness};
 pub use provisioning::device_store::{DeviceStore, StoredDevice};

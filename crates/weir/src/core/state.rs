@@ -115,7 +115,7 @@ impl Topics {
         let broker = open(Arc::clone(&events) as Arc<dyn EventHandler>).await?;
         let settings = ClusterSettings::of(config);
         let cluster = Cluster::start((broker, &events), Arc::clone(&router), settings);
-        let node = ClusterNode::new(Arc::clone(&cluster), own);
+        let node = ClusterNode::new(Arc::clone(&cluster), own, counters);
         let (cluster, node, events) = (Some(cluster), Some(node), Some(events));
         Ok(Topics { mailboxes, router, cluster, node, events })
     }

@@ -6,7 +6,8 @@ use weir_broker::{BrokerCounts, QueueCounts};
 
 use super::Gateway;
 use super::families::{Families, Histogram};
-use crate::{EpochChange, Following, FromBroker};
+use crate::core::node::Backlog;
+use crate::{ClusterLimit, EpochChange, Following, FromBroker};
 
 impl Gateway {
     pub(super) fn cluster(&self, to: &mut Families<'_>) -> fmt::Result {
@@ -18,7 +19,26 @@ impl Gateway {
             "Whether the broker of the cluster can be reached: 1, or 0.",
             u64::from(!shared.router.is_broker_lost()),
         )?;
+        to.counters(
+            "weir_cluster_limits_reached",
+            "How often a limit on what waits for the broker, or for other nodes, was reached.",
+            ClusterLimit::ALL.map(|limit| ([("limit", limit.name())], front.cluster_limits(limit))),
+        )?;
         if let Some(node) = &shared.node {
+            let Backlog { messages, claims, releases, questions, answers } = node.backlog();
+            let waiting = [
+                (ClusterLimit::Subscriptions, shared.router.parked_count()),
+                (ClusterLimit::Messages, messages),
+                (ClusterLimit::Claims, claims),
+                (ClusterLimit::Releases, releases),
+                (ClusterLimit::Questions, questions),
+                (ClusterLimit::Answers, answers),
+            ];
+            to.gauges(
+                "weir_cluster_waiting",
+                "What waits for the broker, or for other nodes, beside messages to topics.",
+                waiting.map(|(limit, count)| ([("what", limit.name())], count as u64)),
+            )?;
             let seen = node.nodes_seen();
             to.gauges(
                 "weir_cluster_nodes",

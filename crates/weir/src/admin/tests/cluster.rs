@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
+use tokio::task::JoinSet;
 use tokio::time::sleep;
 use weir_broker::memory::{Delays, Memory, MemoryOptions, NodeOptions};
 use weir_store::{BatchLimits, Secrets};
@@ -12,7 +13,9 @@ use super::device::{Device, text_of};
 use super::http::Server;
 use super::{check, post};
 use crate::base::config::TopicClass;
-use crate::{Config, DeviceStore, GatewayBuilder};
+use crate::base::model::{Payload, Publication, PublishError, Target};
+use crate::core::node::Question;
+use crate::{ClusterLimit, Config, DeviceStore, GatewayBuilder};
 
 /// A node of the cluster that `memory` holds together.
 async fn node(memory: &Memory, name: &str) -> Server {
@@ -311,12 +314,59 @@ async fn the_admin_api_looks_at_every_node() {
 }
 
 #[tokio::test]
+async fn what_waits_for_the_broker_and_for_other_nodes_is_bounded() {
+    let memory = memory();
+    let (one, two) = (node(&memory, "one").await, node(&memory, "two").await);
+    // Neither requests of the one nor answers of the other get through in time.
+    let long = Duration::from_secs(1);
+    let slow = Delays { request: long..long, ..Delays::default() };
+    memory.set_delays("two", slow);
+    let handle = one.handle();
+    let asking = handle.shared().node.as_ref().unwrap();
+    let mut asked = JoinSet::new();
+    for _ in 0..=1024 {
+        let node = Arc::clone(asking);
+        asked.spawn(async move { node.ask(2, Question::Connection { id: 1 }).await.is_some() });
+    }
+    let mut answered = 0;
+    while let Some(found) = asked.join_next().await {
+        answered += usize::from(found.unwrap());
+    }
+    assert_eq!(answered, 64);
+    let reached = |server: &Server, limit| server.handle().counters().cluster_limits(limit);
+    assert_eq!(reached(&one, ClusterLimit::Questions), 1);
+    assert_eq!(reached(&two, ClusterLimit::Answers), 1024 - 64);
+    memory.pause(Some("one"));
+    let publication = Publication {
+        target: Target::All,
+        payload: Payload::Text("x"),
+        content_type: "",
+        key: "",
+        ttl: None,
+        sender: None,
+        idempotency_key: None,
+    };
+    let publish = || handle.publish(&publication);
+    let sent: Vec<_> = (0..4096).map(|_| publish()).collect();
+    assert!(sent.iter().all(Result::is_ok));
+    assert_eq!(asking.backlog().messages, 4096);
+    assert!(matches!(publish(), Err(PublishError::Busy(_))));
+    assert_eq!(reached(&one, ClusterLimit::Messages), 1);
+    memory.resume(Some("one"));
+    while asking.backlog().messages > 0 {
+        sleep(Duration::from_millis(5)).await;
+    }
+    one.stop().await;
+    two.stop().await;
+}
+
+#[tokio::test]
 async fn nodes_with_other_topic_classes_are_told() {
     let memory = memory();
     let config_of = |pattern: &str| {
         let class = TopicClass { pattern: pattern.to_owned(), ..TopicClass::default() };
         let mut config = Config { topic_classes: vec![class], ..Config::default() };
-        config.cluster.node_ttl = Duration::from_millis(300);
+        config.cluster.node_ttl = Duration::from_secs(2);
         config
     };
     let alike = node_of(&memory, "one", config_of("a/*"), |builder| builder).await;

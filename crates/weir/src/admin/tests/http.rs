@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use weir_engine::{Share, Urgent};
 
-use crate::{Config, Gateway, GatewayBuilder};
+use crate::{Config, Gateway, GatewayBuilder, Handle};
 
 /// A gateway on free ports of loopback.
 pub(super) struct Server {
@@ -76,6 +76,10 @@ impl Server {
         while handle.is_ready() {
             tokio::task::yield_now().await;
         }
+    }
+
+    pub(super) fn handle(&self) -> Handle {
+        self.gateway.handle()
     }
 
     pub(super) fn give_budget(&self, bytes: usize) {

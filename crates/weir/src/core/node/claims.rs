@@ -2,7 +2,7 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -14,6 +14,7 @@ use weir_engine::ConnId;
 use super::ClusterNode;
 use crate::auth::devices::{DevicePlace, Devices};
 use crate::limits::admission::{AcceptOrder, Admission};
+use crate::observe::counters::{ClusterLimit, Counters};
 
 /// What the broker is to be told of connections.
 ///
@@ -21,14 +22,13 @@ use crate::limits::admission::{AcceptOrder, Admission};
 /// Limits: [`CLAIMS_MAX`] and [`DEVICES_MAX`]; beyond that all connections are claimed again, from
 /// the devices' records. [`RELEASES_MAX`] releases: one more is forgotten, and its entry at the
 /// broker ends with this node, or when a newer connection of the device takes its place.
-#[derive(Default)]
 pub(super) struct Claims {
     inner: Mutex<Changes>,
     wake: Notify,
 }
 
-#[derive(Default)]
 struct Changes {
+    counters: Arc<Counters>,
     claims: HashMap<ConnId, (Name, AcceptOrder), foldhash::fast::RandomState>,
     releases: HashMap<ConnId, Name, foldhash::fast::RandomState>,
     /// Devices whose connections are to be claimed again.
@@ -45,6 +45,23 @@ struct Batch {
 }
 
 impl Claims {
+    pub(super) fn new(counters: &Arc<Counters>) -> Claims {
+        let changes = Changes {
+            counters: Arc::clone(counters),
+            claims: HashMap::default(),
+            releases: HashMap::default(),
+            again: VecDeque::new(),
+            from: None,
+        };
+        Claims { inner: Mutex::new(changes), wake: Notify::new() }
+    }
+
+    /// Claims and devices to be claimed again, and releases.
+    pub(super) fn waiting(&self) -> (usize, usize) {
+        let changes = self.lock();
+        (changes.claims.len() + changes.again.len(), changes.releases.len())
+    }
+
     /// The caller holds the device's lock.
     pub(super) fn claim(&self, device: &str, conn: ConnId, order: AcceptOrder) {
         self.lock().claim(device.into(), conn, order);
@@ -63,6 +80,7 @@ impl Claims {
     pub(super) fn claim_again(&self, devices: &[Name]) {
         let mut changes = self.lock();
         if changes.again.len() + devices.len() > DEVICES_MAX {
+            changes.counters.count_cluster_limit(ClusterLimit::Claims);
             changes.from = Some(DevicePlace::default());
             changes.again.clear();
         } else {
@@ -101,7 +119,7 @@ impl Claims {
     }
 
     fn is_done(&self) -> bool {
-        let Changes { claims, releases, again, from } = &*self.lock();
+        let Changes { claims, releases, again, from, .. } = &*self.lock();
         claims.is_empty() && releases.is_empty() && again.is_empty() && from.is_none()
     }
 
@@ -151,6 +169,7 @@ impl Claims {
 impl Changes {
     fn claim(&mut self, device: Name, conn: ConnId, order: AcceptOrder) {
         if self.claims.len() >= CLAIMS_MAX {
+            self.counters.count_cluster_limit(ClusterLimit::Claims);
             self.claims.clear();
             self.from = Some(DevicePlace::default());
         }
@@ -163,7 +182,10 @@ impl Changes {
             Entry::Vacant(entry) if has_room => {
                 entry.insert(device);
             }
-            Entry::Vacant(_) => debug!(%conn, "the broker will not be told that it has ended"),
+            Entry::Vacant(_) => {
+                self.counters.count_cluster_limit(ClusterLimit::Releases);
+                debug!(%conn, "the broker will not be told that it has ended");
+            }
             Entry::Occupied(_) => {}
         }
     }
@@ -245,3 +267,37 @@ const DEVICES_MAX: usize = 1 << 16;
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 /// Unused entries that a table may keep.
 const TABLE_KEPT: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn conn(number: usize) -> ConnId {
+        ConnId::from_u64(number as u64)
+    }
+
+    #[test]
+    fn what_waits_is_bounded_and_no_claim_is_forgotten() {
+        let counters = Arc::<Counters>::default();
+        let claims = Claims::new(&counters);
+        for number in 0..CLAIMS_MAX {
+            claims.claim("d", conn(number), AcceptOrder(0));
+        }
+        assert_eq!((claims.waiting(), claims.lock().from), ((CLAIMS_MAX, 0), None));
+        claims.claim("d", conn(CLAIMS_MAX), AcceptOrder(0));
+        assert_eq!(claims.waiting(), (1, 0));
+        assert!(claims.lock().from.is_some(), "all are claimed from their records");
+        let devices: Vec<Name> = (0..DEVICES_MAX).map(|_| "d".into()).collect();
+        claims.claim_again(&devices);
+        assert_eq!(claims.waiting(), (1 + DEVICES_MAX, 0));
+        claims.claim_again(&devices[..1]);
+        assert_eq!(claims.waiting(), (1, 0));
+        for number in 0..=RELEASES_MAX {
+            claims.release("d", conn(number));
+        }
+        assert_eq!(claims.waiting(), (0, RELEASES_MAX));
+        let reached = [ClusterLimit::Claims, ClusterLimit::Releases]
+            .map(|limit| counters.cluster_limits(limit));
+        assert_eq!(reached, [2, 1]);
+    }
+}

@@ -28,6 +28,7 @@ use weir_engine::{ConnId, DeviceRef, OwnNode};
 use crate::auth::devices::Devices;
 use crate::cluster::Cluster;
 use crate::limits::admission::AcceptOrder;
+use crate::observe::counters::Counters;
 use announcing::Announcing;
 pub(crate) use announcing::{NodeAbout, NodeInfo, settings_differ};
 use claims::Claims;
@@ -44,6 +45,7 @@ pub(crate) struct ClusterNode {
     cluster: Arc<Cluster>,
     /// The number that new connections get.
     own: OwnNode,
+    counters: Arc<Counters>,
     runtime: runtime::Handle,
     sending: Arc<Semaphore>,
     claims: Claims,
@@ -52,14 +54,33 @@ pub(crate) struct ClusterNode {
     questions: Questions,
 }
 
+/// What waits for the broker, or for other nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Backlog {
+    /// Messages to devices and to all.
+    pub(crate) messages: usize,
+    /// Claims of connections, and devices whose connections are to be claimed again.
+    pub(crate) claims: usize,
+    pub(crate) releases: usize,
+    /// Questions to other nodes.
+    pub(crate) questions: usize,
+    /// Questions of other nodes.
+    pub(crate) answers: usize,
+}
+
 impl ClusterNode {
     /// Called within a tokio runtime.
-    pub(in crate::core) fn new(cluster: Arc<Cluster>, own: OwnNode) -> Arc<ClusterNode> {
+    pub(in crate::core) fn new(
+        cluster: Arc<Cluster>,
+        own: OwnNode,
+        counters: &Arc<Counters>,
+    ) -> Arc<ClusterNode> {
         let node = ClusterNode {
             own,
+            counters: Arc::clone(counters),
             runtime: runtime::Handle::current(),
             sending: Arc::new(Semaphore::new(SENDING_MAX)),
-            claims: Claims::default(),
+            claims: Claims::new(counters),
             revoked: Revoked::default(),
             announcing: Announcing::default(),
             questions: Questions::default(),
@@ -92,6 +113,18 @@ impl ClusterNode {
     /// Releases a connection that has ended, soon.
     pub(crate) fn release(&self, device: &str, conn: ConnId) {
         self.claims.release(device, conn);
+    }
+
+    /// What waits now.
+    pub(crate) fn backlog(&self) -> Backlog {
+        let (claims, releases) = self.claims.waiting();
+        Backlog {
+            messages: SENDING_MAX - self.sending.available_permits(),
+            claims,
+            releases,
+            questions: self.questions.asked(),
+            answers: self.questions.answering(),
+        }
     }
 
     fn take_number(&self, number: NodeNumber) {

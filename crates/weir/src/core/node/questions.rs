@@ -19,7 +19,7 @@ use super::ClusterNode;
 use crate::base::clock::millis;
 use crate::core::handle::{Connection, ConnectionCursor, ConnectionQuery, ShardSilent};
 use crate::core::state::SharedState;
-use crate::observe::counters::FromBroker;
+use crate::observe::counters::{ClusterLimit, FromBroker};
 
 /// The questions that wait for an answer.
 ///
@@ -127,6 +127,16 @@ impl Default for Questions {
 }
 
 impl Questions {
+    /// Questions of this node that wait for an answer.
+    pub(super) fn asked(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// Questions of other nodes that are being answered.
+    pub(super) fn answering(&self) -> usize {
+        ANSWERING_MAX - self.answering.available_permits()
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, oneshot::Sender<Option<Found>>>> {
         self.asked.lock().expect("no panic happens under the lock of the questions")
     }
@@ -161,6 +171,7 @@ impl ClusterNode {
         {
             let mut asked = self.questions.lock();
             if asked.len() >= ASKED_MAX {
+                self.counters.count_cluster_limit(ClusterLimit::Questions);
                 return None;
             }
             asked.insert(ask, sender);
@@ -213,6 +224,7 @@ impl ClusterNode {
             }
             Some(Letter::Question { ask, from, question }) => {
                 let Ok(permit) = Arc::clone(&self.questions.answering).try_acquire_owned() else {
+                    self.counters.count_cluster_limit(ClusterLimit::Answers);
                     debug!(from, "too many questions of other nodes: one stays without an answer");
                     return;
                 };

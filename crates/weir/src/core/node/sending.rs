@@ -13,7 +13,7 @@ use crate::core::idempotency::Begun;
 use crate::core::publish::Draft;
 use crate::core::publishing::{Publishing, RETRY_AFTER, Sending};
 use crate::core::state::SharedState;
-use crate::observe::counters::{FromBroker, PublishTarget};
+use crate::observe::counters::{ClusterLimit, FromBroker, PublishTarget};
 use crate::topics::Envelope;
 
 impl SharedState {
@@ -28,7 +28,10 @@ impl SharedState {
     ) -> Result<Publishing, PublishError> {
         let busy = || PublishError::Busy(RETRY_AFTER);
         let node = self.node.as_ref().ok_or_else(busy)?;
-        let permit = Arc::clone(&node.sending).try_acquire_owned().map_err(|_| busy())?;
+        let permit = Arc::clone(&node.sending).try_acquire_owned().map_err(|_| {
+            self.counters().count_cluster_limit(ClusterLimit::Messages);
+            busy()
+        })?;
         let (broker, payload) = (Arc::clone(node.cluster.broker()), draft.envelope());
         let sending = |connections, target| Sending {
             accepted: draft.accepted(connections),

@@ -42,6 +42,7 @@ pub struct Counters {
     following: [AtomicU64; Following::ALL.len()],
     from_broker: [AtomicU64; FromBroker::ALL.len()],
     epoch_changes: [AtomicU64; EpochChange::ALL.len()],
+    cluster_limits: [AtomicU64; ClusterLimit::ALL.len()],
     ticks: AtomicU64,
     tick_messages: AtomicU64,
     tick_conflated: AtomicU64,
@@ -188,6 +189,28 @@ weir_wire::named_enum! {
         Continued = "continued",
         /// The broker had lost messages that this node had got.
         Lost = "lost",
+    }
+}
+
+weir_wire::named_enum! {
+    /// What may wait for the broker, or for another node, only in a limited number.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum ClusterLimit {
+        /// Messages of a topic that wait for earlier ones. One more is read again, or lost.
+        Held = "held",
+        /// Subscriptions. One more is answered with `busy`.
+        Subscriptions = "subscriptions",
+        /// Messages to devices and to all. One more is refused.
+        Messages = "messages",
+        /// Claims of connections. One more, and all connections are claimed again, from their
+        /// records.
+        Claims = "claims",
+        /// Releases of connections. One more is forgotten, and ends with this node.
+        Releases = "releases",
+        /// Questions to other nodes. One more is not asked, and the node counts as silent.
+        Questions = "questions",
+        /// Questions of other nodes. One more is not answered.
+        Answers = "answers",
     }
 }
 
@@ -397,6 +420,15 @@ impl Counters {
     /// Messages and places of topics of the cluster, by what happened to them.
     pub fn following(&self, what: Following) -> u64 {
         self.following[what as usize].load(Ordering::Relaxed)
+    }
+
+    /// How often a limit on what waits for the broker was reached.
+    pub fn cluster_limits(&self, limit: ClusterLimit) -> u64 {
+        self.cluster_limits[limit as usize].load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_cluster_limit(&self, limit: ClusterLimit) {
+        self.cluster_limits[limit as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     /// New epochs of topics of the cluster, by what they mean.

@@ -27,12 +27,14 @@ use weir_broker::{History, Name, Position, Received, Scope};
 use weir_engine::{Nanos, Share};
 
 use super::{Router, State, Topic, lock};
-use crate::observe::counters::Following;
+use crate::observe::counters::{ClusterLimit, Following};
 pub(crate) use envelope::Envelope;
 pub(crate) use needs::{Need, Needs, Question};
 pub(super) use parked::Entry;
 pub(crate) use parked::Followed;
 use parked::Parked;
+#[cfg(test)]
+pub(super) use parked::PARKED_MAX;
 pub(crate) use replay::Replay;
 pub(crate) use seeded_bug::SeededBug;
 
@@ -221,10 +223,10 @@ impl Router {
         let has_room = cluster.held.len() < HELD_MAX
             && self.budget.take(Share::Messages, held_bytes(&message));
         if has_room {
-            cluster.held.push_back((epoch, message));
-        } else if is_kept {
-            cluster.again = true;
+            return cluster.held.push_back((epoch, message));
         }
+        cluster.again |= is_kept;
+        self.counters.count_cluster_limit(ClusterLimit::Held);
     }
 
     fn give_back(&self, message: &Received) {

@@ -15,6 +15,7 @@ use weir_wire::v1::Position;
 
 use super::{Need, Phase};
 use crate::base::frames;
+use crate::observe::counters::ClusterLimit;
 use crate::topics::{Router, State, Topic, lock};
 
 /// A connection that waits for a topic.
@@ -139,7 +140,16 @@ impl Router {
 
     /// Whether one more subscription may wait.
     pub(super) fn may_wait(&self) -> bool {
-        self.parked.load(Ordering::Relaxed) < PARKED_MAX
+        let may = self.parked_count() < PARKED_MAX;
+        if !may {
+            self.counters.count_cluster_limit(ClusterLimit::Subscriptions);
+        }
+        may
+    }
+
+    /// Subscriptions that wait.
+    pub(crate) fn parked_count(&self) -> usize {
+        self.parked.load(Ordering::Relaxed)
     }
 
     /// Answers those who wait: this node knows now what the broker knew after they came.
@@ -284,4 +294,4 @@ pub(super) fn tell_unreachable(credit: Credit<'_, OwnedFd>, conn: ConnId, topic:
 }
 
 /// Subscriptions that wait, of all topics together: 10 MB.
-const PARKED_MAX: usize = 1 << 18;
+pub(in crate::topics) const PARKED_MAX: usize = 1 << 18;

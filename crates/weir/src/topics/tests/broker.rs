@@ -12,7 +12,8 @@ use weir_broker::{History, Received};
 use weir_engine::{Item, Share};
 
 use super::*;
-use crate::observe::counters::{EpochChange, Following};
+use crate::observe::counters::{ClusterLimit, EpochChange, Following};
+use crate::topics::follow::PARKED_MAX;
 use crate::topics::{Need, Question};
 
 /// One shard, whose connections hear what it is told, and the questions to the broker.
@@ -417,6 +418,38 @@ fn without_budget_what_is_held_goes_and_is_read_again() {
     assert_eq!(room.asked(), ["read t 3"]);
     room.history((7, 4), (1, 0), 4..=4);
     assert_eq!((room.hear(), room.asked()), (vec!["1 m4".to_owned()], vec![]));
+    room.end();
+}
+
+#[test]
+fn what_waits_for_earlier_messages_is_bounded_and_read_again() {
+    let mut room = joined(2 * 1_100, 2_000);
+    room.live(7, 5..=5);
+    assert_eq!(room.asked(), ["read t 3"]);
+    room.live(7, 6..=1_100);
+    let limit = |room: &Room| room.router.counters.cluster_limits(ClusterLimit::Held);
+    assert_eq!(limit(&room), 1_096 - 1_024);
+    room.history((7, 1_100), (1, 0), 4..=4);
+    assert_eq!((room.hear(), room.asked()), (vec!["1 m4".into()], vec!["read t 4".into()]));
+    room.history((7, 1_100), (1, 0), 5..=1_100);
+    let heard = room.hear();
+    assert_eq!((heard.len(), heard.last().unwrap().as_str()), (1_096, "1 m1100"));
+    room.end();
+}
+
+#[test]
+fn subscriptions_that_wait_are_bounded() {
+    let mut room = room_of(class(KEPT, Duration::ZERO), 100, 10);
+    for number in 0..PARKED_MAX as u64 {
+        assert_eq!(room.subscribe(number, None), Ok(()));
+    }
+    assert_eq!(room.router.parked_count(), PARKED_MAX);
+    assert_eq!(room.subscribe(u64::from(u32::MAX), None), Err(SubscribeError::BrokerUnavailable));
+    assert_eq!(room.router.counters.cluster_limits(ClusterLimit::Subscriptions), 1);
+    for number in 0..PARKED_MAX as u64 {
+        room.router.end_resumes(conn(0, number));
+    }
+    room.asked();
     room.end();
 }
 
