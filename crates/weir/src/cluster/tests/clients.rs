@@ -1,11 +1,14 @@
 //! The simulated clients: what each has heard of each topic, and what they must not hear.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::time::Duration;
 
 use tokio::time::Instant;
 use weir_engine::ConnId;
 use weir_wire::v1::Position;
+
+use super::node::is_late;
 
 /// What a client hears of a topic.
 #[derive(Debug, Clone)]
@@ -59,6 +62,14 @@ pub(super) enum Stage {
 /// A message that a client has got: topic, epoch, offset, text.
 pub(super) type Delivery = (String, u64, u64, String);
 
+/// Offsets that a client has not got, between two that it has.
+pub(super) struct Jump {
+    pub(super) client: usize,
+    pub(super) topic: String,
+    pub(super) epoch: u64,
+    pub(super) missing: Range<u64>,
+}
+
 /// All clients, and what they have heard.
 pub(super) struct Clients {
     pub(super) list: Vec<Client>,
@@ -66,6 +77,8 @@ pub(super) struct Clients {
     pub(super) delivered: Vec<Delivery>,
     /// What must not be.
     pub(super) findings: Vec<String>,
+    /// Offsets that were passed over where nothing may be missed without a notice.
+    pub(super) jumps: Vec<Jump>,
     /// No message may be missed, told or not: nothing in the run loses any.
     is_calm: bool,
     started: Instant,
@@ -111,6 +124,7 @@ impl Clients {
             by_conn: BTreeMap::new(),
             delivered: Vec::new(),
             findings: Vec::new(),
+            jumps: Vec::new(),
             is_calm,
             started: Instant::now(),
             told: Told::default(),
@@ -263,13 +277,16 @@ impl Clients {
         };
         let (epoch, before) = (position.epoch, position.offset);
         position.offset = offset;
+        if is_late(&text) {
+            return self.find(client, &topic, &format!("{text} comes after its time"));
+        }
         self.delivered.push((topic.clone(), epoch, offset, text));
         if offset <= before {
             self.find(client, &topic, &format!("{offset} comes after {before}"));
         } else if offset > before + 1 {
             self.told.gaps += 1;
             if is_kept || is_calm {
-                self.find(client, &topic, &format!("{offset} comes after {before}: untold"));
+                self.jumps.push(Jump { client, topic, epoch, missing: before + 1..offset });
             }
         }
     }

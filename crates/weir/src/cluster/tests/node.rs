@@ -42,6 +42,16 @@ pub(super) const SHARDS: usize = 2;
 const CREDITS: usize = 24;
 pub(super) const BUDGET_BYTES: usize = 4 << 20;
 
+/// Whether the time of a message is over when it reaches a node.
+pub(super) fn is_late(text: &str) -> bool {
+    text.starts_with('x')
+}
+
+/// The conflation key of a message.
+pub(super) fn key_of(text: &str) -> &str {
+    &text[text.len() - 1..]
+}
+
 /// What the nodes of a run keep of a topic; the broker keeps it by number alone.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Kept {
@@ -56,6 +66,7 @@ fn config(kept: Kept) -> Config {
         retention_messages,
         retention_bytes: kept.bytes,
         tick,
+        conflation: pattern.starts_with("keys"),
         // What is kept of an earlier epoch would come again, and the broker's journal has it under that.
         resume_from_oldest: Some(false),
         ..TopicClass::default()
@@ -65,6 +76,7 @@ fn config(kept: Kept) -> Config {
         topic_classes: vec![
             class("kept/*", retention_messages, Duration::ZERO),
             class("tick/*", retention_messages, tick),
+            class("keys/*", retention_messages, tick),
             class("live/tick/*", 0, tick),
         ],
         ..Config::default()
@@ -148,18 +160,26 @@ impl Node {
         let push = hot::Push {
             topic,
             payload: hot::Payload::Text(text),
+            key: key_of(text),
             message_id: 1,
             ..hot::Push::default()
         };
         let offer = Offer {
             frame_bytes: push.frame_bytes(),
-            key: "",
+            key: push.key,
             accepted_at: Nanos::now(),
             publisher: Publisher::Backend,
         };
         let destination = self.router.destination(topic);
         let Ok((_, retention)) = self.router.admit(topic, destination, offer) else { return false };
-        let envelope = Envelope { accepted_ms: crate::base::clock::unix_millis(), ttl: None, push };
+        // The wall clock does not follow the simulation: what expires has done so long ago.
+        let envelope = match is_late(text) {
+            true => Envelope { accepted_ms: 1, ttl: Some(Duration::from_secs(1)), push },
+            false => {
+                let accepted_ms = crate::base::clock::unix_millis();
+                Envelope { accepted_ms, ttl: Some(Duration::from_secs(3600)), push }
+            }
+        };
         let entry = Entry { payload: envelope.encode(), idempotency_key: None };
         let Ok(waiting) = self.cluster.offer(&Name::from(topic), retention, entry) else {
             return false;

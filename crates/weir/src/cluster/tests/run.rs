@@ -122,8 +122,8 @@ enum End {
     Restart(usize),
 }
 
-pub(super) const TOPICS: [&str; 8] =
-    ["kept/1", "kept/2", "kept/3", "tick/1", "tick/2", "live/1", "live/2", "live/tick/1"];
+pub(super) const TOPICS: [&str; 9] =
+    ["kept/1", "kept/2", "kept/3", "tick/1", "tick/2", "keys/1", "live/1", "live/2", "live/tick/1"];
 const NODES: usize = 3;
 const CLIENTS: usize = 12;
 const STEPS: usize = 600;
@@ -223,6 +223,7 @@ impl Run {
         Summary {
             sum: self.clients.sum,
             resume_reads: self.done.resume_reads + resume_reads,
+            jumps: self.clients.jumps.len() as u64,
             events: counts.events.values().sum::<u64>() + counts.calls.values().sum::<u64>(),
             virtual_secs: self.started.elapsed().as_secs(),
             accepted: self.accepted.lock().unwrap().len() as u64,
@@ -249,11 +250,12 @@ impl Run {
         // The last message of each topic finds everybody.
         for topic in topics {
             for node in 0..NODES {
-                self.publish(node, topic);
+                self.publish(node, topic, false);
             }
         }
         self.settle(Duration::from_secs(10), true).await?;
         verify::check_messages(self)?;
+        verify::check_jumps(self)?;
         verify::check_positions(self).await?;
         for client in clients {
             self.disconnect(client);
@@ -332,7 +334,8 @@ impl Run {
         match self.dice.random_range(0..100) {
             0..45 => {
                 for _ in 0..self.dice.random_range(1..6) {
-                    self.publish(node, topic);
+                    let is_late = self.dice.random_bool(0.05);
+                    self.publish(node, topic, is_late);
                 }
             }
             45..75 => {
@@ -360,10 +363,10 @@ impl Run {
         }
     }
 
-    fn publish(&mut self, node: usize, topic: &str) {
+    fn publish(&mut self, node: usize, topic: &str, is_late: bool) {
         let Some(node) = &self.nodes[node] else { return };
         self.done.published += 1;
-        let text = format!("m{}", self.done.published);
+        let text = format!("{}{}", if is_late { 'x' } else { 'm' }, self.done.published);
         node.publish(topic, &text, &self.accepted);
     }
 

@@ -17,6 +17,8 @@ pub(super) struct Summary {
     pub(super) told: Told,
     /// Parts of resumes that came from the broker.
     pub(super) resume_reads: u64,
+    /// Places where messages were passed over that had expired, or been replaced.
+    pub(super) jumps: u64,
     pub(super) faults: [u64; Fault::ALL.len()],
 }
 
@@ -29,6 +31,7 @@ impl Summary {
         self.delivered += other.delivered;
         self.told.add(&other.told);
         self.resume_reads += other.resume_reads;
+        self.jumps += other.jumps;
         for (sum, count) in self.faults.iter_mut().zip(other.faults) {
             *sum += count;
         }
@@ -52,7 +55,8 @@ impl fmt::Display for Summary {
         writeln!(f, "{} events, {} s of virtual time", self.events, self.virtual_secs)?;
         let (published, accepted) = (self.published, self.accepted);
         writeln!(f, "{published} published, {accepted} accepted, {} delivered", self.delivered)?;
-        writeln!(f, "{:?}, {} parts from the broker", self.told, self.resume_reads)?;
+        let (reads, jumps) = (self.resume_reads, self.jumps);
+        writeln!(f, "{:?}, {reads} parts from the broker, {jumps} jumps", self.told)?;
         Fault::ALL
             .iter()
             .zip(self.faults)

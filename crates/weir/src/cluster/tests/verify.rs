@@ -4,14 +4,17 @@ use std::collections::BTreeMap;
 
 use weir_broker::Name;
 
-use super::clients::{Stage, is_kept};
+use super::clients::{Jump, Stage, is_kept};
+use super::node::{is_late, key_of};
 use super::run::{Run, TOPICS};
 use crate::topics::Envelope;
 use weir_wire::hot;
 
-/// A place stands for one message: that which the broker accepted there.
-pub(super) fn check_messages(run: &Run) -> Result<(), String> {
-    let mut journal: BTreeMap<(&str, u64, u64), Vec<String>> = BTreeMap::new();
+/// The texts that the broker has accepted at each place: topic, epoch, offset.
+type Journal = BTreeMap<(&'static str, u64, u64), Vec<String>>;
+
+fn journal(run: &Run) -> Result<Journal, String> {
+    let mut journal = Journal::new();
     for topic in TOPICS {
         for (position, payload) in run.memory.journal(topic) {
             let envelope = Envelope::decode(&payload).ok_or("an envelope is damaged")?;
@@ -20,6 +23,34 @@ pub(super) fn check_messages(run: &Run) -> Result<(), String> {
             journal.entry(place).or_default().push(text.to_owned());
         }
     }
+    Ok(journal)
+}
+
+/// Where a client has missed an offset without a notice, the message had expired, or a newer one of
+/// its key had taken its place.
+pub(super) fn check_jumps(run: &Run) -> Result<(), String> {
+    let journal = journal(run)?;
+    for Jump { client, topic, epoch, missing } in &run.clients.jumps {
+        let Some(topic) = TOPICS.iter().find(|name| *name == topic) else { continue };
+        for offset in missing.clone() {
+            let texts = journal.get(&(*topic, *epoch, offset)).map_or(&[][..], Vec::as_slice);
+            let is_replaced = |text: &String| {
+                let newer = (*topic, *epoch, offset + 1)..=(*topic, *epoch, u64::MAX);
+                let mut newer = journal.range(newer).flat_map(|(_, texts)| texts);
+                topic.starts_with("keys") && newer.any(|newer| key_of(newer) == key_of(text))
+            };
+            if !texts.iter().any(|text| is_late(text) || is_replaced(text)) {
+                let history = run.clients.history(*client, topic);
+                return Err(format!("client {client}, {topic}: {offset} is missing\n{history}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A place stands for one message: that which the broker accepted there.
+pub(super) fn check_messages(run: &Run) -> Result<(), String> {
+    let journal = journal(run)?;
     let mut seen: BTreeMap<(&str, u64, u64), &str> = BTreeMap::new();
     let accepted = run.accepted.lock().unwrap();
     let accepted = accepted
