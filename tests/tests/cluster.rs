@@ -174,6 +174,16 @@ fn a_resume_gets_what_redis_keeps_also_where_a_node_keeps_less() -> Result<()> {
 }
 
 #[test]
+fn a_redis_that_may_remove_keys_is_told() -> Result<()> {
+    let redis = Redis::start()?;
+    redis.command("CONFIG SET maxmemory-policy allkeys-lru")?;
+    let node = node(&redis, "a")?;
+    node.await_log("set its maxmemory-policy to noeviction", 1)?;
+    node.await_metrics("the policy", |metrics| metrics.sum("weir_broker_evicting", "") == 1.0)?;
+    Ok(())
+}
+
+#[test]
 fn a_node_of_another_cluster_with_the_same_prefix_does_not_start() -> Result<()> {
     let redis = Redis::start()?;
     let _node = node(&redis, "a")?;

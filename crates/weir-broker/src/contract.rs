@@ -75,6 +75,8 @@ pub struct BrokerCounts {
     pub probes_missed: u64,
     /// Messages that it did not understand: another version wrote them.
     pub unknown_messages: u64,
+    /// Servers, at this moment, that may remove what the broker needs.
+    pub evicting: u64,
 }
 
 /// Holds several nodes together.

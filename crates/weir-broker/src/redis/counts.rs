@@ -20,6 +20,7 @@ pub(super) struct Counters {
     pub(super) resubscriptions: AtomicU64,
     pub(super) probes_missed: AtomicU64,
     pub(super) unknown_messages: AtomicU64,
+    pub(super) evicting: AtomicU64,
 }
 
 impl Default for Counters {
@@ -33,6 +34,7 @@ impl Default for Counters {
             resubscriptions: AtomicU64::new(0),
             probes_missed: AtomicU64::new(0),
             unknown_messages: AtomicU64::new(0),
+            evicting: AtomicU64::new(0),
         }
     }
 }
@@ -49,6 +51,7 @@ impl Counters {
             resubscriptions: read(&self.resubscriptions),
             probes_missed: read(&self.probes_missed),
             unknown_messages: read(&self.unknown_messages),
+            evicting: read(&self.evicting),
         }
     }
 

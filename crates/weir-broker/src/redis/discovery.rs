@@ -103,7 +103,7 @@ async fn look(dialer: &SharedDialer, address: Address) -> Result<Seen, String> {
 }
 
 /// What stands behind a name in the answer to `INFO`.
-fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
 }
 

@@ -8,6 +8,7 @@
 //! | `requests` | gathers requests to one Redis node into pipelines | know what they mean |
 //! | `subscriber` | keeps the subscriptions at one Redis node, and tells gaps | know other Redis nodes |
 //! | `discovery`, `servers` | which Redis node has what; follow failovers and moved slots | know topics |
+//! | `eviction` | tells if Redis may remove keys | change it |
 //! | `client` | opens and closes, bounds what waits | know topics |
 //! | `topics`, `devices`, `nodes`, `presence` | the contract's methods | talk to Redis themselves |
 //! | `dead` | lets the members of dead nodes leave | decide which nodes live |
@@ -23,6 +24,7 @@ mod dead;
 mod devices;
 mod dial;
 mod discovery;
+mod eviction;
 mod health;
 mod keys;
 mod message;

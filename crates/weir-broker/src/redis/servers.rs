@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use super::backoff::Backoff;
 use super::discovery::{Layout, discover};
+use super::eviction;
 use super::keys::{Interest, Slot};
 use super::options::Address;
 use super::requests::{Fault, Lane, LaneOptions};
@@ -97,6 +98,17 @@ impl Servers {
 
     /// Keeps up with what Redis does: runs until it is dropped.
     pub(super) async fn watch(&self) {
+        tokio::join!(self.follow(), eviction::watch(self, &self.context));
+    }
+
+    /// The primaries in use.
+    pub(super) fn lanes(&self) -> Vec<(Address, Arc<Lane>)> {
+        let map = self.map();
+        map.servers.iter().map(|server| (server.address.clone(), server.lane.clone())).collect()
+    }
+
+    /// Keeps up with failovers and slots.
+    async fn follow(&self) {
         let mut backoff = Backoff::default();
         loop {
             let every = LOOK_EVERY.mul_f64(rand::rng().random_range(0.75..1.25));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::common::{Heard, KEPT, batch, node, node_with, publish, read};
+use crate::common::{Heard, KEPT, batch, node, node_with, publish, read, until};
 use tokio::time::Duration;
 use weir_broker::{Broker, Error, Event, Position, RedisOptions, Retention, Scope};
 use weir_tests::Redis;
@@ -233,6 +233,14 @@ async fn what_waits_is_bounded() {
         }
     }
     assert_eq!(refused, 1);
+}
+
+#[tokio::test]
+async fn a_redis_that_may_remove_keys_is_counted() {
+    let redis = Redis::start().expect("a Redis");
+    redis.command("CONFIG SET maxmemory-policy allkeys-lru").expect("set");
+    let (broker, _) = node(&redis.url(), "one").await;
+    until("it is counted", || broker.counts().evicting == 1).await;
 }
 
 #[tokio::test]

@@ -139,6 +139,11 @@ fn broker(counts: &BrokerCounts, to: &mut Families<'_>) -> fmt::Result {
         "Messages to itself that this node did not hear in time; after two it connects anew.",
         counts.probes_missed,
     )?;
+    to.gauge(
+        "weir_broker_evicting",
+        "Servers of the broker that may remove keys when their memory is full (maxmemory-policy).",
+        counts.evicting,
+    )?;
     to.counter(
         "weir_broker_unknown_messages",
         "Messages of the broker that this node did not understand, as another version wrote them.",

@@ -9,9 +9,10 @@ crate::config_table! {
     /// Section `[cluster]`: what makes several nodes one gateway.
     pub struct ClusterConfig {
         /// Where the Redis is that holds the nodes together: `redis://[[user]:password@]host[:port][/database]`,
-        /// `rediss://…` over TLS, or a list of some servers of a Redis Cluster. Empty: this node
-        /// works alone. Redis must not evict (`maxmemory-policy noeviction`).
-        redis: RedisUrls, allowed("redis://… or rediss://…; several only of one Redis Cluster; \"\" for none"),
+        /// `rediss://…` over TLS, or a list: a primary with its replicas, or some servers of a Redis
+        /// Cluster. Empty: this node works alone. Redis must not evict (`maxmemory-policy
+        /// noeviction`).
+        redis: RedisUrls, allowed("redis://… or rediss://…; several only of one Redis; \"\" for none"),
             secret();
         /// The user of Redis, where its URL names none. Empty: the default user.
         user: String, allowed("\"\" if a URL names a user; needs a password");
