@@ -126,6 +126,9 @@ impl Client {
                 told.lost_after = self.positions.handle_subscribed(told);
             }
             Ok(Some(Event::Unsubscribed(told))) => self.positions.handle_unsubscribed(told),
+            Ok(Some(Event::Error(error))) if error.request == 0 => {
+                self.positions.handle_refused(&error.topic);
+            }
             Ok(Some(_)) => {}
             Ok(None) | Err(_) => self.ended = true,
         }

@@ -84,7 +84,7 @@ pub struct Position {
 /// Everything in the topic after `position` reaches this connection.
 ///
 /// It comes as the answer to a wish, and again in a running subscription when messages may have been lost: then with
-/// another epoch.
+/// another epoch, or with a later position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subscribed {
     /// Topic name.

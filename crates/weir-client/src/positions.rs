@@ -24,6 +24,8 @@ struct Place {
     at: Option<Position>,
     /// Whether the server has answered. Before that, a message does not change `at`.
     is_in: bool,
+    /// Requests for the topic that the server has not answered.
+    unanswered: u32,
 }
 
 impl Positions {
@@ -51,11 +53,19 @@ impl Positions {
         }
     }
 
-    /// Changes nothing if the connection is in the topic.
+    /// The position does not change if the connection is in the topic.
     fn handle_asked(&mut self, asked: &v1::Subscribe) {
         let place = self.topics.entry(asked.topic.clone()).or_default();
+        place.unanswered += 1;
         if !place.is_in {
             place.at = asked.position.map(Position::from);
+        }
+    }
+
+    /// Handles an error that may answer a request for the topic.
+    pub(crate) fn handle_refused(&mut self, topic: &str) {
+        if let Some(place) = self.topics.get_mut(topic) {
+            place.unanswered = place.unanswered.saturating_sub(1);
         }
     }
 
@@ -63,16 +73,22 @@ impl Positions {
     /// missed: until it has been seen, the earlier position stays.
     ///
     /// Returns the position after which messages are lost, if any are. In a running subscription that is where the epoch
-    /// changes; another answer in the same epoch repeats what is known.
+    /// changes, or where the server goes on at a later position unasked. The answer to a repeated request tells of no loss:
+    /// what comes before its position is on its way.
     pub(crate) fn handle_subscribed(&mut self, told: &Subscribed) -> Option<Position> {
         if self.leaving.contains_key(&told.topic) {
             return None;
         }
         let place = self.topics.get_mut(&told.topic)?;
         let (was_in, earlier) = (std::mem::replace(&mut place.is_in, true), place.at);
-        let is_same_epoch =
-            earlier.is_some_and(|at| told.position.is_some_and(|now| now.epoch == at.epoch));
-        let stays = (was_in || told.recovered) && is_same_epoch;
+        let same_epoch = earlier.zip(told.position).filter(|(at, now)| at.epoch == now.epoch);
+        let is_later = same_epoch.is_some_and(|(at, now)| now.offset > at.offset);
+        let is_answer = place.unanswered > 0;
+        if same_epoch.is_some() || !was_in {
+            place.unanswered = place.unanswered.saturating_sub(1);
+        }
+        let goes_on = told.recovered || was_in && (is_answer || !is_later);
+        let stays = same_epoch.is_some() && goes_on;
         if !stays {
             place.at = told.position;
         }
@@ -97,7 +113,7 @@ impl Positions {
 
     /// Handles a message that was returned to the caller.
     pub(crate) fn handle_seen(&mut self, topic: &str, offset: u64) {
-        if let Some(Place { at: Some(at), is_in: true }) = self.topics.get_mut(topic) {
+        if let Some(Place { at: Some(at), is_in: true, .. }) = self.topics.get_mut(topic) {
             at.offset = at.offset.max(offset);
         }
     }
@@ -204,11 +220,31 @@ mod tests {
         positions.handle_seen("t", 9);
         assert_eq!(subscribed(&mut positions, at(2, 0), false), at(1, 9));
         check(&positions, at(2, 0));
-        // The same again is the answer to a second wish.
+        // The answer to a second wish repeats what is known.
+        positions.ask(None);
         assert_eq!(subscribed(&mut positions, at(2, 3), false), None);
         check(&positions, at(2, 0));
         positions.handle_seen("t", 1);
         check(&positions, at(2, 1));
+    }
+
+    #[test]
+    fn a_later_position_that_nobody_asked_for_is_a_loss() {
+        let mut positions = asked(None);
+        subscribed(&mut positions, at(1, 5), false);
+        positions.handle_seen("t", 6);
+        assert_eq!(subscribed(&mut positions, at(1, 9), false), at(1, 6));
+        check(&positions, at(1, 9));
+        // The program asks twice more. One answer is an error, and the other one no news.
+        positions.ask(None);
+        positions.ask(None);
+        positions.handle_refused("t");
+        positions.handle_refused("other");
+        assert_eq!(subscribed(&mut positions, at(1, 12), false), None);
+        check(&positions, at(1, 9));
+        assert_eq!(subscribed(&mut positions, at(1, 13), false), at(1, 9));
+        assert_eq!(subscribed(&mut positions, at(1, 13), false), None);
+        check(&positions, at(1, 13));
     }
 
     #[test]

@@ -103,7 +103,8 @@ export class Positions {
 
   /**
    * The connection is in the topic. What was missed comes after this: until it has been seen, the earlier position stays.
-   * In a running subscription another epoch says that messages may be lost; the same one repeats what is known.
+   * In a running subscription another epoch says that messages may be lost, and a later position in the same epoch says
+   * that those until there are; otherwise it repeats what is known.
    */
   handleSubscribed(topic: string, told: Position | undefined, recovered: boolean): Entered {
     const place = this.#places.get(topic);
@@ -113,9 +114,9 @@ export class Positions {
     const { at, isIn } = place;
     const asked = isIn ? at : place.asked;
     const isSameEpoch = at !== undefined && at.epoch === told?.epoch;
-    const isKnown = isSameEpoch && (isIn || at.offset === told.offset);
+    const isKnown = isSameEpoch && (isIn ? at.offset >= told.offset : at.offset === told.offset);
     const hasLost = !recovered && asked !== undefined && !isKnown;
-    if (!((isIn || recovered) && isSameEpoch)) {
+    if (!isSameEpoch || !(recovered || (isIn && isKnown))) {
       place.at = told;
     }
     place.isIn = true;
