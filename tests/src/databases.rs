@@ -12,7 +12,8 @@ use tempfile::TempDir;
 use crate::program::free_port;
 use crate::wait::{PATIENCE, now, rest};
 
-/// A running Redis, which keeps nothing on disk; killed when dropped, and with this process.
+/// A running Redis, which keeps nothing on disk unless its arguments say otherwise; killed when dropped, and with this
+/// process.
 pub struct Redis {
     child: Leashed,
     /// Where it listens, before and after each restart.
@@ -100,13 +101,23 @@ impl Redis {
         format!("redis://{}", self.addr)
     }
 
-    /// Kills it (SIGKILL): all that it held is gone.
+    /// Kills it (SIGKILL): what it has not written to a file is gone.
     pub fn kill(&mut self) -> Result<()> {
         self.child.child.kill()?;
         self.child.wait()
     }
 
-    /// Starts it again, empty, where it was.
+    /// Has it do nothing (SIGSTOP), until [`Redis::resume`]. Its connections stay, and the kernel accepts new ones.
+    pub fn suspend(&self) -> Result<()> {
+        self.child.signal(Signal::STOP)
+    }
+
+    /// Has it go on (SIGCONT).
+    pub fn resume(&self) -> Result<()> {
+        self.child.signal(Signal::CONT)
+    }
+
+    /// Starts it again where it was: empty, unless its arguments have it keep files.
     pub fn restart(&mut self) -> Result<()> {
         self.child = Self::spawn(self.addr, &self.directory, &self.arguments)?;
         if !self.wait_until_ready()? {
@@ -132,6 +143,36 @@ impl Redis {
         stream.read_exact(&mut bulk)?;
         answer.push_str(&String::from_utf8_lossy(&bulk));
         Ok(answer)
+    }
+
+    /// Makes it a replica of another one, and waits until both know that it has everything.
+    pub fn replicate(&self, primary: &Redis) -> Result<()> {
+        self.command(&format!("REPLICAOF 127.0.0.1 {}", primary.addr.port()))?;
+        self.await_info("replication", "master_link_status:up")?;
+        primary.await_info("replication", "state=online")
+    }
+
+    /// Has it get nothing more, without becoming a primary.
+    pub fn detach(&self) -> Result<()> {
+        self.command(&format!("REPLICAOF 127.0.0.1 {}", free_port()?)).map(drop)
+    }
+
+    /// Makes it a primary.
+    pub fn promote(&self) -> Result<()> {
+        self.command("REPLICAOF NO ONE").map(drop)
+    }
+
+    /// Waits until a section of its `INFO` says this.
+    pub fn await_info(&self, section: &str, part: &str) -> Result<()> {
+        let deadline = now() + PATIENCE;
+        loop {
+            let info = self.command(&format!("INFO {section}")).unwrap_or_default();
+            if info.contains(part) {
+                return Ok(());
+            }
+            ensure!(now() < deadline, "waited in vain for {part} of {info}");
+            rest();
+        }
     }
 
     fn spawn(addr: SocketAddr, directory: &TempDir, arguments: &[String]) -> Result<Leashed> {

@@ -20,6 +20,14 @@ pub(crate) fn rest() {
     std::thread::sleep(Duration::from_millis(20));
 }
 
+/// A pause of a length that is part of the test, such as that of a fault.
+#[expect(clippy::disallowed_methods, reason = "faults last for some time")]
+pub(crate) fn pause(length: Duration) {
+    if !length.is_zero() {
+        std::thread::sleep(length);
+    }
+}
+
 /// Runs a test whose times have to end: with short times at first, and if it fails, with times of several times the
 /// length. So a slow machine has time enough in the end, a fast one does not wait, and a defect fails with all of them.
 ///

@@ -6,15 +6,15 @@ use redis::Value;
 use tokio::time::Duration;
 use weir_broker::conformance::Cluster;
 use weir_broker::{Answer, Broker, Error, Event, EventHandler, RedisBroker, RedisOptions, Scope};
-use weir_tests::{Redis, free_port};
+use weir_tests::{Redis, RedisCluster};
 
 use crate::common::{ask, batch, node_with, publish, until};
 
 weir_broker::conformance!(three, but failovers);
 
-/// Three primaries, each with a third of the slots.
+/// Three primaries, and replicas of some.
 struct Three {
-    redis: Vec<Redis>,
+    cluster: RedisCluster,
 }
 
 /// Clusters that no test uses: to start one takes seconds.
@@ -30,9 +30,9 @@ async fn three() -> Arc<dyn Cluster> {
     let idle = IDLE.lock().expect("no panic").pop();
     let three = match idle {
         Some(three) => three,
-        None => Three::start(0).await,
+        None => Three::start(0),
     };
-    for redis in &three.redis {
+    for redis in three.redis() {
         redis.command("FLUSHALL").expect("emptied");
     }
     Arc::new(Lent { three: Some(three) })
@@ -56,61 +56,22 @@ impl Lent {
 const RANGES: [(u16, u16); 3] = [(0, 5460), (5461, 10_922), (10_923, 16_383)];
 
 impl Three {
-    /// Starts them, with this many replicas of the first ones.
-    async fn start(replicas: usize) -> Three {
-        let start = || {
-            let arguments = |_| {
-                let bus = free_port()?.to_string();
-                let arguments = [
-                    ["--cluster-enabled", "yes"],
-                    ["--cluster-port", &bus],
-                    ["--cluster-node-timeout", "1000"],
-                    ["--repl-diskless-sync-delay", "0"],
-                ];
-                Ok(arguments.into_iter().flatten().map(str::to_owned).collect())
-            };
-            Redis::start_with(arguments).expect("a Redis")
-        };
-        let redis: Vec<_> = (0..3 + replicas).map(|_| start()).collect();
-        for (redis, (first, last)) in redis.iter().zip(RANGES) {
-            let mut add = redis::cmd("CLUSTER");
-            ask(redis, add.arg("ADDSLOTSRANGE").arg(first).arg(last));
-        }
-        let bus = |redis: &Redis| {
-            let answer = ask(redis, redis::cmd("CONFIG").arg("GET").arg("cluster-port"));
-            let pair: Vec<String> = redis::from_redis_value(answer).expect("a pair");
-            pair[1].clone()
-        };
-        for other in &redis[1..] {
-            let mut meet = redis::cmd("CLUSTER");
-            meet.arg("MEET").arg("127.0.0.1").arg(other.addr.port()).arg(bus(other));
-            ask(&redis[0], &meet);
-        }
-        let three = Three { redis };
-        let known = format!("cluster_known_nodes:{}", 3 + replicas);
-        for redis in &three.redis {
-            until("the cluster stands", || {
-                let info = redis.command("CLUSTER INFO").expect("an answer");
-                info.contains("cluster_state:ok") && info.contains(&known)
-            })
-            .await;
-        }
-        for (index, replica) in three.redis[3..].iter().enumerate() {
-            ask(replica, redis::cmd("CLUSTER").arg("REPLICATE").arg(three.id(index)));
-            until("it is replicated", || crate::common::is_replicated(replica)).await;
-        }
-        three
+    fn start(replicas: usize) -> Three {
+        let cluster = RedisCluster::start(replicas, Duration::from_secs(1));
+        Three { cluster: cluster.expect("a Redis Cluster") }
     }
 
-    /// The id of a Redis node.
+    fn redis(&self) -> &[Redis] {
+        &self.cluster.redis
+    }
+
     fn id(&self, index: usize) -> String {
-        let id = ask(&self.redis[index], redis::cmd("CLUSTER").arg("MYID"));
-        redis::from_redis_value(id).expect("a name")
+        self.cluster.id(index).expect("an id")
     }
 
     fn options(&self, name: &str) -> RedisOptions {
-        let mut options = RedisOptions::new(&self.redis[0].url(), "test", name);
-        options.urls.push(self.redis[2].url());
+        let mut options = RedisOptions::new(&self.redis()[0].url(), "test", name);
+        options.urls.push(self.redis()[2].url());
         options.node_kept = Duration::from_secs(2);
         options
     }
@@ -118,16 +79,16 @@ impl Three {
     /// Tells all Redis nodes that a slot has moved.
     fn give(&self, slot: u16, to: usize) {
         let id = self.id(to);
-        let order = [to].into_iter().chain((0..self.redis.len()).filter(|index| *index != to));
+        let order = [to].into_iter().chain((0..self.redis().len()).filter(|index| *index != to));
         for index in order {
             let mut give = redis::cmd("CLUSTER");
-            ask(&self.redis[index], give.arg("SETSLOT").arg(slot).arg("NODE").arg(&id));
+            ask(&self.redis()[index], give.arg("SETSLOT").arg(slot).arg("NODE").arg(&id));
         }
     }
 
     /// Moves a slot with its keys, in the steps of redis-cli. Something may happen when half of them have moved.
     async fn move_slot(&self, slot: u16, from: usize, to: usize, half: impl AsyncFn()) {
-        let (source, target) = (&self.redis[from], &self.redis[to]);
+        let (source, target) = (&self.redis()[from], &self.redis()[to]);
         let mut set = redis::cmd("CLUSTER");
         ask(target, set.arg("SETSLOT").arg(slot).arg("IMPORTING").arg(self.id(from)));
         let mut set = redis::cmd("CLUSTER");
@@ -169,7 +130,7 @@ impl Cluster for Lent {
     }
 
     fn break_connections(&self) -> Answer<'_, ()> {
-        for redis in &self.three().redis {
+        for redis in self.three().redis() {
             for kind in ["pubsub", "normal"] {
                 redis.command(&format!("CLIENT KILL TYPE {kind}")).expect("an answer");
             }
@@ -197,7 +158,7 @@ async fn topics(three: &Three) -> [Vec<String>; 3] {
 /// The slot of a topic, as Redis sees it.
 fn slot_of(three: &Three, topic: &str) -> u16 {
     let keyslot = |key: &str| {
-        let slot = ask(&three.redis[0], redis::cmd("CLUSTER").arg("KEYSLOT").arg(key));
+        let slot = ask(&three.redis()[0], redis::cmd("CLUSTER").arg("KEYSLOT").arg(key));
         let Value::Int(slot) = slot else { panic!("{slot:?}") };
         u16::try_from(slot).expect("a slot")
     };
@@ -258,7 +219,7 @@ impl EventHandler for Followed {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slots_move_while_messages_flow() {
-    let three = Three::start(0).await;
+    let three = Three::start(0);
     let followed = Arc::new(Followed::default());
     let mut options = three.options("reader");
     options.probe_every = Duration::from_millis(200);
@@ -322,7 +283,7 @@ async fn slots_move_while_messages_flow() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_primary_that_is_killed_is_replaced_by_its_replica() {
-    let mut three = Three::start(1).await;
+    let mut three = Three::start(1);
     let topics = topics(&three).await;
     let (broker, heard) = node_with(three.options("one")).await;
     let all = topics.iter().flatten().map(|topic| topic.as_str().into()).collect();
@@ -332,7 +293,7 @@ async fn a_primary_that_is_killed_is_replaced_by_its_replica() {
         before.push(publish(&broker, batch(&topics[0], 1, &["a"])).await);
     }
     heard.messages(&topics[2][0], 1).await;
-    three.redis[0].kill().expect("killed");
+    three.cluster.redis[0].kill().expect("killed");
     // The others go on.
     for (topics, before) in topics[1..].iter().zip(&before[1..]) {
         let published = loop {

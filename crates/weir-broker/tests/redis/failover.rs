@@ -4,29 +4,7 @@ use tokio::time::Duration;
 use weir_broker::{Broker, Event, HistoryQuery, RedisOptions, Scope};
 use weir_tests::Redis;
 
-use crate::common::{Heard, ask, batch, is_replicated, node_with, publish, start_quick, until};
-
-/// Makes one a replica of the other, and waits until it has everything.
-async fn replicate(replica: &Redis, primary: &Redis) {
-    let port = primary.addr.port();
-    replica.command(&format!("REPLICAOF 127.0.0.1 {port}")).expect("an answer");
-    until("the replica has everything", || is_replicated(replica)).await;
-    until("the primary knows", || {
-        let info = primary.command("INFO replication").expect("an answer");
-        info.contains("state=online")
-    })
-    .await;
-}
-
-/// Has a replica get nothing more, without becoming a primary.
-fn detach(replica: &Redis) {
-    let port = weir_tests::free_port().expect("a port");
-    replica.command(&format!("REPLICAOF 127.0.0.1 {port}")).expect("an answer");
-}
-
-fn promote(replica: &Redis) {
-    ask(replica, redis::cmd("REPLICAOF").arg("NO").arg("ONE"));
-}
+use crate::common::{Heard, batch, node_with, publish, start_quick, until};
 
 fn options(servers: &[&Redis]) -> RedisOptions {
     let mut options = RedisOptions::new(&servers[0].url(), "test", "one");
@@ -46,17 +24,17 @@ async fn is_back(heard: &Heard) {
 #[tokio::test]
 async fn a_lost_tail_ends_the_epoch() {
     let (mut primary, replica) = (start_quick(), start_quick());
-    replicate(&replica, &primary).await;
+    replica.replicate(&primary).expect("replicated");
     let (broker, heard) = node_with(options(&[&primary, &replica])).await;
     broker.join(vec!["t".into()]).await.expect("joined");
     let before = publish(&broker, batch("t", 1, &["a", "b"])).await;
     until("the replica has it", || tops_out(&replica, "2")).await;
-    detach(&replica);
+    replica.detach().expect("detached");
     let lost = publish(&broker, batch("t", 2, &["c", "d"])).await;
     assert_eq!((lost.epoch, lost.positions[1].offset), (before.epoch, 4));
     heard.messages("t", 4).await;
     primary.kill().expect("killed");
-    promote(&replica);
+    replica.promote().expect("promoted");
     is_back(&heard).await;
 
     let top = broker.tops(vec!["t".into()]).await.expect("tops")[0];
@@ -75,9 +53,9 @@ async fn a_lost_tail_ends_the_epoch() {
 
     // The old primary comes back as a replica, and takes over in turn.
     primary.restart().expect("restarted");
-    replicate(&primary, &replica).await;
+    primary.replicate(&replica).expect("replicated");
     drop(replica);
-    promote(&primary);
+    primary.promote().expect("promoted");
     is_back(&heard).await;
     let after = publish(&broker, batch("t", 3, &["e"])).await;
     assert_ne!(after.epoch, top.epoch);
@@ -93,7 +71,7 @@ fn tops_out(redis: &Redis, offset: &str) -> bool {
 #[tokio::test]
 async fn reads_do_not_come_from_a_replica() {
     let (primary, other) = (start_quick(), start_quick());
-    replicate(&other, &primary).await;
+    other.replicate(&primary).expect("replicated");
     // Only the replica is known.
     let mut only = options(&[&other]);
     only.timeout = Duration::from_millis(500);
@@ -105,7 +83,7 @@ async fn reads_do_not_come_from_a_replica() {
     publish(&broker, batch("t", 1, &["a"])).await;
     until("the replica has it", || tops_out(&other, "1")).await;
     // The two change places while all connections stay.
-    promote(&other);
+    other.promote().expect("promoted");
     primary.command(&format!("REPLICAOF 127.0.0.1 {}", other.addr.port())).expect("an answer");
     let top = broker.tops(vec!["t".into()]).await.expect("tops")[0];
     assert_eq!(top.offset, 1);
@@ -117,12 +95,12 @@ async fn reads_do_not_come_from_a_replica() {
 #[tokio::test]
 async fn a_node_that_asks_nothing_notices_that_its_primary_is_one_no_more() {
     let (primary, other) = (start_quick(), start_quick());
-    replicate(&other, &primary).await;
+    other.replicate(&primary).expect("replicated");
     let (broker, heard) = node_with(options(&[&primary, &other])).await;
     broker.join(vec!["t".into()]).await.expect("joined");
-    promote(&other);
+    other.promote().expect("promoted");
     // All connections stay, and what is published at the new primary comes through the old one.
-    replicate(&primary, &other).await;
+    primary.replicate(&other).expect("replicated");
     is_back(&heard).await;
     assert!(broker.counts().probes_missed >= 2);
     // Now it does not need the old one any more.
@@ -134,14 +112,14 @@ async fn a_node_that_asks_nothing_notices_that_its_primary_is_one_no_more() {
 #[tokio::test]
 async fn replicas_can_be_waited_for() {
     let (primary, replica) = (start_quick(), start_quick());
-    replicate(&replica, &primary).await;
+    replica.replicate(&primary).expect("replicated");
     let mut options = options(&[&primary, &replica]);
     options.wait_replicas = 1;
     options.timeout = Duration::from_secs(6);
     let (broker, _) = node_with(options).await;
     publish(&broker, batch("t", 1, &["a"])).await;
     assert!(tops_out(&replica, "1"));
-    detach(&replica);
+    replica.detach().expect("detached");
     until("the primary knows", || {
         let info = primary.command("INFO replication").expect("an answer");
         info.contains("connected_slaves:0")
@@ -149,7 +127,7 @@ async fn replicas_can_be_waited_for() {
     .await;
     let answer = broker.publish(vec![batch("t", 2, &["b"])]).await.expect("an answer");
     assert!(matches!(&answer[..], [Err(weir_broker::Error::Uncertain(_))]), "{answer:?}");
-    replicate(&replica, &primary).await;
+    replica.replicate(&primary).expect("replicated");
     // It had been accepted.
     assert_eq!(publish(&broker, batch("t", 2, &["b"])).await.positions[0].offset, 2);
 }
