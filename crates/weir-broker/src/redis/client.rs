@@ -1,13 +1,14 @@
 //! What a node has in hand of its broker: options, the Redis nodes, and what it has entered there.
 
 use std::sync::atomic::{AtomicU16, AtomicU64};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use super::claimed::Devices;
+use super::clock::RedisClock;
 use super::counts::Counters;
 use super::dial::Dialer;
 use super::health::Health;
@@ -34,6 +35,7 @@ pub(super) struct Client {
     pub(super) lived: Mutex<Vec<String>>,
     /// Until when this node has its number.
     pub(super) lease_ends: Mutex<Option<Instant>>,
+    clock: Mutex<RedisClock>,
     pub(super) connections_per_device_max: usize,
     pub(super) timeout: Duration,
     pub(super) topic_kept: Duration,
@@ -86,6 +88,7 @@ impl Client {
             present,
             lived: Mutex::default(),
             lease_ends: Mutex::default(),
+            clock: Mutex::new(RedisClock::new()),
             connections_per_device_max: options.connections_per_device_max,
             timeout: options.timeout,
             topic_kept: options.topic_kept,
@@ -111,6 +114,10 @@ impl Client {
     pub(super) async fn leave_all(&self, interests: Vec<Interest>) -> Result<(), Error> {
         let (_permit, until) = self.admit(interests.len())?;
         self.servers.leave(interests, until).await
+    }
+
+    pub(super) fn clock(&self) -> MutexGuard<'_, RedisClock> {
+        self.clock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Lets requests wait, and says until when.

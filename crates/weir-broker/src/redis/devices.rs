@@ -19,6 +19,7 @@ use crate::records::{Claim, ConnectionNumber, Name, NodeNumber, Reach};
 
 impl Client {
     pub(super) async fn claim_all(&self, claims: Vec<Claim>) -> Result<(), Error> {
+        let began = Instant::now();
         let (_permit, until) = self.admit(claims.len())?;
         let mut devices = self.devices.lock().await;
         for claim in &claims {
@@ -30,7 +31,6 @@ impl Client {
         // Under the lock, so that a release that comes later does not overtake it. Messages and evictions are heard
         // before the record is changed.
         self.servers.join(interests, until, Some(devices)).await?;
-        let began = Instant::now();
         let mut open: Vec<&Claim> = claims.iter().collect();
         for lives_now in [false, true] {
             let lives = if lives_now { self.living(until).await? } else { self.lived() };
@@ -59,13 +59,16 @@ impl Client {
         lives_now: bool,
     ) -> Request {
         let place = self.keys.place(&claim.device);
-        let age = claim.age + began.elapsed();
+        let now = Instant::now();
+        let age = claim.age + (now - began);
+        let latest = self.clock().latest(now, age).map(|latest| latest.to_string());
         let mut command = CLAIM.run([place.key('l')].iter());
         command
             .arg(place.key('d'))
             .arg(&self.context.instance)
             .arg(hex(claim.connection))
             .arg(u64::try_from(age.as_micros()).unwrap_or(u64::MAX))
+            .arg(latest.unwrap_or_default())
             .arg(self.connections_per_device_max)
             .arg(RECORD_KEPT.as_millis().to_string())
             .arg(u8::from(lives_now));

@@ -10,6 +10,7 @@
 //! | `discovery`, `servers` | which Redis node has what; follow failovers and moved slots | know topics |
 //! | `eviction` | tells if Redis may remove keys | change it |
 //! | `client` | opens and closes, bounds what waits | know topics |
+//! | `clock` | what Redis' clock shows at the latest | ask for it |
 //! | `topics`, `devices`, `nodes`, `presence` | the contract's methods | talk to Redis themselves |
 //! | `dead` | lets the members of dead nodes leave | decide which nodes live |
 //!
@@ -19,6 +20,7 @@
 mod backoff;
 mod claimed;
 mod client;
+mod clock;
 mod counts;
 mod dead;
 mod devices;

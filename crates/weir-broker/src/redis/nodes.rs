@@ -11,7 +11,7 @@ use super::client::Client;
 use super::keys::Interest;
 use super::message::stream_id;
 use super::scripts::{ANNOUNCE, NODES, RETIRE, REVOCATIONS, REVOKE};
-use super::values::{array, damaged, int, text};
+use super::values::{array, damaged, int, number, text};
 use crate::contract::{Error, Event};
 use crate::records::{Name, Node, NodeNumber, Revocation, RevocationId, Revocations, Scope};
 
@@ -29,10 +29,10 @@ impl Client {
     pub(super) async fn announce_as(&self, node: Option<Node>) -> Result<(), Error> {
         let (_permit, until) = self.admit(1)?;
         let asked = Instant::now();
-        let number = self.context.number.load(Ordering::Relaxed);
+        let own = self.context.number.load(Ordering::Relaxed);
         let lease_ends = *self.lease_ends.lock().unwrap_or_else(PoisonError::into_inner);
         // By this node's own clock, as Redis may have forgotten it.
-        let kept = if lease_ends.is_some_and(|end| asked < end) { number } else { 0 };
+        let kept = if lease_ends.is_some_and(|end| asked < end) { own } else { 0 };
         let (stay, next) = {
             let present = self.present();
             (present.has_begun().then(|| present.stay().name), present.next())
@@ -56,16 +56,17 @@ impl Client {
                 (self.prefix.clone(), found.to_owned(), self.cluster.clone());
             return Err(Error::OtherCluster { prefix, found, own });
         }
-        let (leased, is_next) = read_announced(&answer).map_err(damaged)?;
+        let (leased, is_next, time) = read_announced(&answer).map_err(damaged)?;
         if leased == 0 {
             return Err(Error::Refused(format!("all {} numbers of nodes are taken", NUMBERS - 1)));
         }
+        self.clock().handle_answer(asked, Instant::now(), time);
         *self.lease_ends.lock().unwrap_or_else(PoisonError::into_inner) = Some(asked + LEASE);
-        if leased != number {
+        if leased != own {
             self.context.number.store(leased, Ordering::Relaxed);
-            if number != 0 {
+            if own != 0 {
                 self.context.handler.handle(Event::Renumbered(NodeNumber(leased)));
-                self.servers.leave(vec![Interest::Node(NodeNumber(number))], until).await?;
+                self.servers.leave(vec![Interest::Node(NodeNumber(own))], until).await?;
             }
             let own = vec![Interest::Node(NodeNumber(leased))];
             self.servers.join(own, until, None::<()>).await?;
@@ -192,12 +193,13 @@ fn read_nodes(answer: &Value) -> Result<Vec<Listed>, String> {
 }
 
 /// The number of a node that was announced, and whether its next stay has begun.
-fn read_announced(answer: &Value) -> Result<(u16, bool), String> {
-    let [number, is_next] = array(answer)? else {
+fn read_announced(answer: &Value) -> Result<(u16, bool, i64), String> {
+    let [leased, is_next, time] = array(answer)? else {
         return Err("an announcement is cut".to_owned());
     };
-    let number = u16::try_from(int(number)?).map_err(|error| error.to_string())?;
-    Ok((number, int(is_next)? == 1))
+    let leased = u16::try_from(int(leased)?).map_err(|error| error.to_string())?;
+    let time = i64::try_from(number(time)?).map_err(|error| error.to_string())?;
+    Ok((leased, int(is_next)? == 1, time))
 }
 
 fn revocation_id(value: &Value) -> Result<RevocationId, String> {

@@ -8,7 +8,7 @@ use weir_broker::{
     Broker, Claim, ConnectionNumber, Error, Event, Reach, RedisBroker, RedisOptions, Revocation,
     Scope,
 };
-use weir_tests::Redis;
+use weir_tests::{Proxy, Redis};
 
 fn claim(device: &str, connection: u64, age_ms: u64) -> Claim {
     let (connection, age) = (ConnectionNumber(connection), Duration::from_millis(age_ms));
@@ -51,6 +51,27 @@ async fn the_newest_connections_of_a_device_stay() {
     assert_eq!(one.to_device("d".into(), b"m".to_vec()).await, Ok(0));
     assert_eq!(redis.command("EXISTS weir:{11298}l:d").expect("an answer"), ":0\r\n");
     assert_eq!(sync(&two, &one, &heard_one).await, []);
+}
+
+#[tokio::test]
+async fn a_claim_that_comes_late_does_not_count_for_newer() {
+    let redis = Redis::start().expect("a Redis");
+    let proxy = Proxy::start(redis.addr).expect("a proxy");
+    let (one, heard_one) = node(&format!("redis://{}", proxy.addr), "one").await;
+    let (two, heard_two) = node(&redis.url(), "two").await;
+    one.claim(vec![claim("d", 1, 0), claim("e", 2, 0)]).await.expect("claimed");
+    // The device comes to one node, and then to the other one, whose claim is there first.
+    proxy.delay(Duration::from_millis(150));
+    let (late, newer) = (vec![claim("d", 3, 0)], vec![claim("d", 4, 0)]);
+    let newer = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        two.claim(newer).await
+    };
+    let (late, newer) = tokio::join!(one.claim(late), newer);
+    (late.expect("claimed"), newer.expect("claimed"));
+    proxy.heal();
+    heard_one.take(|event| *event == evicted("d", 3)).await;
+    assert_eq!(sync(&one, &two, &heard_two).await, []);
 }
 
 #[tokio::test]

@@ -5,7 +5,8 @@
 -- ARGV: 1 id of the cluster, 2 the node, 3 for how long it lives, 4 for how long it has its number (ms), 5 the number that
 -- it has (0: none), 6 where to begin to look for a free one, 7 what it tells of itself (nothing: it begins), 8 its stay
 -- (nothing: none has begun), 9 the stay that comes next.
--- Answers: its number (0: none is free) and whether the next stay has begun (1; else 0), or the id of another cluster.
+-- Answers: its number (0: none is free), whether the next stay has begun (1; else 0) and the time (microseconds), or the id
+-- of another cluster.
 local cluster = redis.call('GET', KEYS[1])
 if not cluster then
   redis.call('SET', KEYS[1], ARGV[1])
@@ -14,6 +15,7 @@ elseif cluster ~= ARGV[1] then
 end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local micros = string.format('%.0f', time[1] * 1000000 + time[2])
 
 local function is_free(number)
   local lease = redis.call('HGET', KEYS[2], number)
@@ -37,7 +39,7 @@ if number == 0 or not is_free(number) then
     end
   end
   if number == 0 then
-    return { 0, 0 }
+    return { 0, 0, '0' }
   end
 end
 redis.call('HSET', KEYS[2], number, ARGV[2] .. ' ' .. string.format('%.0f', now + ARGV[4]))
@@ -47,7 +49,7 @@ if ARGV[7] ~= '' then
 end
 if ARGV[8] ~= '' and redis.call('ZSCORE', KEYS[5], ARGV[8]) then
   redis.call('ZADD', KEYS[5], 0, ARGV[8])
-  return { number, 0 }
+  return { number, 0, micros }
 end
 -- Others have ended the stay, or Redis has lost it. What is left of it goes, and of earlier ones that Redis may remember.
 local earlier = redis.call('ZRANGE', KEYS[5], 0, -1)
@@ -61,4 +63,4 @@ for _, stay in ipairs(earlier) do
   end
 end
 redis.call('ZADD', KEYS[5], 0, ARGV[9])
-return { number, 1 }
+return { number, 1, micros }
