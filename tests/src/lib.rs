@@ -1,5 +1,6 @@
 //! What the end-to-end tests share: the built programs as children, and clients that speak with them over real sockets.
 
+pub mod chaos;
 pub mod http2;
 
 mod admin;

@@ -20,11 +20,21 @@ impl Line {
 
     /// `POST path` with a JSON body; with a token, if there is one. Where it fails the next one connects anew.
     pub fn post(&mut self, path: &str, token: Option<&str>, body: &str) -> io::Result<Answer> {
-        let with_token =
-            token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
+        let token = token.map(|token| ("Authorization", format!("Bearer {token}")));
+        self.post_with(path, token, body)
+    }
+
+    /// The same with one more field of the head, if there is one.
+    pub fn post_with(
+        &mut self,
+        path: &str,
+        field: Option<(&str, String)>,
+        body: &str,
+    ) -> io::Result<Answer> {
+        let field = field.map(|(name, value)| format!("{name}: {value}\r\n")).unwrap_or_default();
         let (addr, length) = (self.addr, body.len());
         let request = format!(
-            "POST {path} HTTP/1.1\r\nHost: {addr}\r\n{with_token}\
+            "POST {path} HTTP/1.1\r\nHost: {addr}\r\n{field}\
              Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
         );
         let mut stream = match self.stream.take() {

@@ -5,6 +5,7 @@
 //! git and `cargo metadata`.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a tool for the terminal")]
 
+mod chaos;
 mod docs;
 mod fuzz;
 mod golang;
@@ -32,6 +33,8 @@ commands:
                            unit tests, the simulator with few seeds, and an end-to-end test for each transport
   rules                    check the house rules alone
   fuzz TARGET [SECONDS]    run a fuzz target (default: 60 seconds; 0: until you stop it or it finds a fault)
+  chaos [FAULT…]           have faults happen to a cluster of real processes, as tests/tests/chaos.rs names them
+                           (--times 10 --clients 3000 --rate 300 --topics 50 --races 10000)
   docs                     write the generated documents and the Rust documentation
 ";
 
@@ -59,6 +62,7 @@ fn run(words: &[&str]) -> anyhow::Result<()> {
                 seconds.parse().with_context(|| format!("{seconds} is not a number of seconds"))?;
             fuzz::run(&root, target, seconds)
         }
+        ["chaos", words @ ..] => chaos::run(&root, &chaos::Plan::read(words)?),
         ["docs"] => docs::run(&root),
         ["help" | "--help" | "-h"] => {
             print!("{USAGE}");
