@@ -108,6 +108,13 @@ impl Place {
     }
 }
 
+/// Whether a key is that of a topic itself, not of something that belongs to it.
+pub(super) fn is_topic(key: &[u8]) -> bool {
+    // Neither prefix nor tag have a brace.
+    let end = key.iter().position(|&byte| byte == b'}');
+    end.is_some_and(|end| key[end..].starts_with(b"}t:"))
+}
+
 /// The slot of a tag.
 fn slot_of(tag: &str) -> Slot {
     crc16(tag.as_bytes()) % 16_384

@@ -9,6 +9,7 @@
 //! | `subscriber` | keeps the subscriptions at one Redis node, and tells gaps | know other Redis nodes |
 //! | `discovery`, `servers` | which Redis node has what; follow failovers and moved slots | know topics |
 //! | `eviction` | tells if Redis may remove keys | change it |
+//! | `lineage` | lets topics move between the primaries of a Redis Cluster without a new epoch | move them |
 //! | `client` | opens and closes, bounds what waits | know topics |
 //! | `clock` | what Redis' clock shows at the latest | ask for it |
 //! | `topics`, `devices`, `nodes`, `presence` | the contract's methods | talk to Redis themselves |
@@ -29,6 +30,7 @@ mod discovery;
 mod eviction;
 mod health;
 mod keys;
+mod lineage;
 mod message;
 mod nodes;
 mod options;

@@ -14,10 +14,11 @@ pub(super) struct Script {
 }
 
 /// All of them: a new connection loads them.
-pub(super) static SCRIPTS: [&Script; 14] = [
+pub(super) static SCRIPTS: [&Script; 15] = [
     &PUBLISH,
     &READ,
     &TOPS,
+    &ADOPT,
     &CLAIM,
     &ANNOUNCE,
     &NODES,
@@ -47,6 +48,7 @@ macro_rules! script {
 script!(PUBLISH, "primary", "publish");
 script!(READ, "primary", "read");
 script!(TOPS, "primary", "tops");
+script!(ADOPT, "primary", "adopt");
 script!(CLAIM, "claim");
 script!(ANNOUNCE, "announce");
 script!(NODES, "nodes");

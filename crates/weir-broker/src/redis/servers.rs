@@ -14,6 +14,7 @@ use super::backoff::Backoff;
 use super::discovery::{Layout, discover};
 use super::eviction;
 use super::keys::{Interest, Slot};
+use super::lineage::{adoption, data_sets};
 use super::options::Address;
 use super::requests::{Fault, Lane, LaneOptions};
 use super::subscriber::{Call, Context, Moved, Place, Subscriber};
@@ -56,6 +57,8 @@ struct Open {
     request: Request,
     /// The Redis node that has the slot, as the one said that was asked.
     redirect: Option<Redirect>,
+    /// What goes before it, as its topics have come from another primary.
+    adoption: Option<Cmd>,
 }
 
 /// Where a request goes instead.
@@ -210,16 +213,21 @@ impl Servers {
         let mut open: Vec<Open> = requests
             .into_iter()
             .enumerate()
-            .map(|(index, request)| Open { index, request, redirect: None })
+            .map(|(index, request)| Open { index, request, redirect: None, adoption: None })
             .collect();
         for pause in PAUSES {
             let went = self.run_once(open, replicas, until).await;
             open = Vec::new();
+            let mut foreign = Vec::new();
             for (mut request, answer) in went {
                 let index = request.index;
                 answers[index] = match answer {
                     Ok(Value::ServerError(error)) => match Refusal::of(&error) {
                         Refusal::Final(error) => Err(error),
+                        Refusal::Foreign(why) => {
+                            foreign.push(request);
+                            Err(Error::Unavailable(why))
+                        }
                         Refusal::Passes(why, redirect) => {
                             let is_known = |to: &Redirect| self.map().at(&to.to).is_some();
                             request.redirect = redirect.filter(is_known);
@@ -230,11 +238,16 @@ impl Servers {
                     answer => answer,
                 };
             }
+            self.have_adopted(&mut foreign, until).await;
+            let waits = open.iter().any(|request| request.redirect.is_none());
+            if !open.is_empty() {
+                self.context.look.notify_one();
+            }
+            open.append(&mut foreign);
             if open.is_empty() {
                 break;
             }
-            self.context.look.notify_one();
-            if open.iter().any(|request| request.redirect.is_none()) {
+            if waits {
                 if Instant::now() + pause >= until {
                     break;
                 }
@@ -242,6 +255,18 @@ impl Servers {
             }
         }
         answers
+    }
+
+    /// Has topics taken over, with the next attempt, that have come from other Redis nodes.
+    async fn have_adopted(&self, requests: &mut [Open], until: Instant) {
+        if requests.is_empty() {
+            return;
+        }
+        let lanes = self.map().servers.iter().map(|server| server.lane.clone()).collect();
+        let data_sets = data_sets(lanes, until).await;
+        for open in requests {
+            open.adoption = Some(adoption(&open.request.command, &data_sets));
+        }
     }
 
     async fn run_once(
@@ -402,11 +427,12 @@ async fn carry(
     let mut commands = Vec::with_capacity(group.len());
     let mut places = Vec::with_capacity(group.len());
     for request in &group {
-        if request.redirect.as_ref().is_some_and(|redirect| redirect.is_moving) {
-            commands.push(redis::cmd("ASKING"));
+        let is_moving = request.redirect.as_ref().is_some_and(|redirect| redirect.is_moving);
+        for command in request.adoption.iter().chain([&request.request.command]) {
+            commands.extend(is_moving.then(|| redis::cmd("ASKING")));
+            commands.push(command.clone());
         }
-        places.push(commands.len());
-        commands.push(request.request.command.clone());
+        places.push(commands.len() - 1);
     }
     if replicas > 0 {
         let left = until.saturating_duration_since(Instant::now()).as_millis() / 2;
@@ -445,6 +471,8 @@ async fn carry(
 enum Refusal {
     /// It will not do it.
     Final(Error),
+    /// It has not done it, as the topic has come from another Redis node, perhaps not whole.
+    Foreign(String),
     /// It has not done it, and that may change soon, or another one does it.
     Passes(String, Option<Redirect>),
 }
@@ -470,6 +498,7 @@ impl Refusal {
                 | ServerErrorKind::ReadOnly,
             ) => Refusal::Passes(why, None),
             // A script of somebody else runs for long.
+            None if error.code() == "FOREIGN" => Refusal::Foreign(why),
             None if error.code() == "BUSY" => Refusal::Passes(why, None),
             _ => Refusal::Final(Error::Refused(why)),
         }

@@ -163,7 +163,7 @@ fn history(answer: &Value) -> Result<History, String> {
 }
 
 /// A number that no epoch had before: by chance, as two Redis may not know of each other.
-fn new_epoch() -> u64 {
+pub(super) fn new_epoch() -> u64 {
     rand::random::<u64>().max(1)
 }
 

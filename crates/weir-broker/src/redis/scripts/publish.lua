@@ -28,6 +28,9 @@ end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local epoch, top = at[1], tonumber(at[3] or 0)
+if is_foreign(at[2]) then
+  return redis.error_reply(FOREIGN)
+end
 if not epoch or at[2] ~= replid then
   epoch = ARGV[2]
   begin(key, epoch, at[3])

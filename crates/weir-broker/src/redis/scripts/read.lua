@@ -7,6 +7,9 @@
 local key, stream = KEYS[1], KEYS[2]
 local at = redis.call('HMGET', key, 'e', 'r', 'o', 'k', 's')
 local epoch, top, began = at[1], tonumber(at[3] or 0), at[5] or '0'
+if is_foreign(at[2]) then
+  return redis.error_reply(FOREIGN)
+end
 if not epoch or at[2] ~= replid then
   epoch = ARGV[1]
   began = at[3] or '0'

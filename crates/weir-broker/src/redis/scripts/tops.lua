@@ -7,6 +7,9 @@ local answer = {}
 for _, key in ipairs(KEYS) do
   local at = redis.call('HMGET', key, 'e', 'r', 'o')
   local epoch = at[1]
+  if is_foreign(at[2]) then
+    return redis.error_reply(FOREIGN)
+  end
   if not epoch or at[2] ~= replid then
     epoch = ARGV[1]
     begin(key, epoch, at[3])
