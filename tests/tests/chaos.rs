@@ -27,6 +27,11 @@ fn node_killed() -> Result<()> {
 }
 
 #[test]
+fn node_stopped() -> Result<()> {
+    check(Fault::NodeStopped)
+}
+
+#[test]
 fn redis_killed() -> Result<()> {
     check(Fault::RedisKilled)
 }

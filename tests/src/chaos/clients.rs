@@ -56,18 +56,28 @@ impl Crowd {
         (topics, clients, topics_each): (usize, usize, usize),
     ) -> Crowd {
         let door = |addr| Door { addr, is_killed: AtomicBool::new(false) };
-        let listener = |index: usize| Listener {
-            name: format!("client-{index}"),
+        // Only restless clients are in the last topics: nodes join and leave these again and again.
+        let busy = topics - topics / 5;
+        let listener = |index: usize| {
+            let is_restless = is_restless(index, clients);
+            let lonely = (is_restless && busy < topics).then(|| busy + index / 4 % (topics - busy));
             // Each pair of neighbours shares a topic.
-            topics: (0..topics_each)
-                .map(|each| ((index + each) % topics, Mutex::default()))
-                .collect(),
-            is_connected: AtomicBool::new(false),
-            stays_for: is_restless(index, clients).then(|| STAYS_FOR[index / 4 % STAYS_FOR.len()]),
+            let shared = (0..topics_each).map(|each| (index + each) % busy);
+            Listener {
+                name: format!("client-{index}"),
+                topics: lonely
+                    .into_iter()
+                    .chain(shared)
+                    .take(topics_each)
+                    .map(|topic| (topic, Mutex::default()))
+                    .collect(),
+                is_connected: AtomicBool::new(false),
+                stays_for: is_restless.then(|| STAYS_FOR[index / 4 % STAYS_FOR.len()]),
+            }
         };
         Crowd {
             nodes: doors.into_iter().map(door).collect(),
-            topics: (0..topics).map(|index| format!("chaos/{index}")).collect(),
+            topics: (FIRST..FIRST + topics).map(|number| format!("chaos/{number}")).collect(),
             ledger: Ledger::new(topics),
             listeners: (0..clients).map(listener).collect(),
             problems: Mutex::default(),
@@ -355,6 +365,8 @@ const BACKOFF_MIN: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
 /// After a topic was refused.
 const SUBSCRIBE_AGAIN: Duration = Duration::from_millis(200);
+/// The number of the first topic: two of the first six are in the first slots of a Redis Cluster, which move.
+const FIRST: usize = 129;
 const RESTLESS_MAX: usize = 60;
 /// Of restless clients, each another time.
 const STAYS_FOR: [Duration; 4] = [

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
+use rustix::process::Signal;
 
 use super::Scale;
 use crate::databases::Redis;
@@ -18,6 +19,8 @@ use crate::wait::{now, pause};
 pub enum Fault {
     /// A node is killed.
     NodeKilled,
+    /// A node does nothing for some time, and then goes on.
+    NodeStopped,
     /// Redis is killed, and comes back empty.
     RedisKilled,
     /// Redis is killed, and comes back with what its append-only file holds.
@@ -42,8 +45,9 @@ pub enum Fault {
 
 impl Fault {
     /// All of them, with the names of their tests.
-    const ALL: [(Fault, &'static str); 11] = [
+    const ALL: [(Fault, &'static str); 12] = [
         (Fault::NodeKilled, "node_killed"),
+        (Fault::NodeStopped, "node_stopped"),
         (Fault::RedisKilled, "redis_killed"),
         (Fault::RedisKilledWithFile, "redis_killed_with_file"),
         (Fault::Failover, "failover"),
@@ -65,6 +69,7 @@ impl Fault {
             | Fault::Outgrown
             | Fault::PrimaryKilled => true,
             Fault::NodeKilled
+            | Fault::NodeStopped
             | Fault::RedisStopped
             | Fault::Cut
             | Fault::Delayed
@@ -142,6 +147,13 @@ impl Machines {
             self.killed = Some(victim);
             return Ok(now());
         }
+        if fault == Fault::NodeStopped {
+            let node = &self.nodes[round % NODES];
+            node.signal(Signal::STOP)?;
+            pause(scale.stop);
+            node.signal(Signal::CONT)?;
+            return Ok(now());
+        }
         match &mut self.broker {
             Broker::Single(redis, proxies) => {
                 let hit = match fault {
@@ -215,6 +227,7 @@ impl Broker {
             }
             Fault::RedisKilledWithFile => single_with(&["--appendonly", "yes"])?,
             Fault::NodeKilled
+            | Fault::NodeStopped
             | Fault::RedisKilled
             | Fault::RedisStopped
             | Fault::Cut
@@ -256,6 +269,8 @@ pin = false
 [cluster]
 redis = {redis:?}
 node = "node{number}"
+# So short that topics are left, and joined again.
+leave_delay = "300ms"
 [[topic_classes]]
 pattern = "*"
 retention_messages = {kept}
@@ -306,7 +321,11 @@ fn single(
             let heal = if round % 2 == 0 { Proxy::heal } else { Proxy::heal_but_forget };
             hit.iter().for_each(|proxy| heal(proxy));
         }
-        Fault::NodeKilled | Fault::Failover | Fault::Resharded | Fault::PrimaryKilled => {
+        Fault::NodeKilled
+        | Fault::NodeStopped
+        | Fault::Failover
+        | Fault::Resharded
+        | Fault::PrimaryKilled => {
             bail!("{fault:?} does not happen to one Redis")
         }
     }

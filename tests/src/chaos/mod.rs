@@ -74,7 +74,7 @@ impl Default for Scale {
             outage: Duration::from_millis(1500),
             stop: Duration::from_secs(3),
             tail: Duration::from_millis(500),
-            slots: 1000,
+            slots: 400,
         }
     }
 }
@@ -92,7 +92,7 @@ impl Scale {
                 outage: Duration::from_secs(5),
                 stop: Duration::from_secs(20),
                 tail: Duration::from_secs(1),
-                slots: 3000,
+                slots: 1000,
                 ..small.clone()
             },
         };
