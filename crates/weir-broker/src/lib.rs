@@ -34,4 +34,4 @@ pub use records::{
     Name, Node, NodeNumber, Position, Reach, Received, Retention, Revocation, RevocationId,
     Revocations, Scope,
 };
-pub use redis::{RedisBroker, RedisOptions};
+pub use redis::{PublishScript, RedisBroker, RedisOptions};

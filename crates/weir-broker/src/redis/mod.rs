@@ -14,11 +14,13 @@
 //! | `clock` | what Redis' clock shows at the latest | ask for it |
 //! | `topics`, `devices`, `nodes`, `presence` | the contract's methods | talk to Redis themselves |
 //! | `dead` | lets the members of dead nodes leave | decide which nodes live |
+//! | `bare` | what a bare client sends to publish: for measuring | belong to the broker |
 //!
 //! Commands go through the `redis` crate's multiplexed connections. Subscriptions have connections of their own: see
 //! `subscriber`.
 
 mod backoff;
+mod bare;
 mod claimed;
 mod client;
 mod clock;
@@ -49,6 +51,7 @@ use std::sync::atomic::Ordering;
 
 use tokio::task::JoinHandle;
 
+pub use self::bare::PublishScript;
 use self::client::Client;
 use self::keys::Interest;
 pub use self::options::RedisOptions;

@@ -69,12 +69,15 @@ impl RedisOptions {
             wait_replicas: 0,
             pipelines_max: 2,
             probe_every: Duration::from_secs(2),
-            topic_kept: Duration::from_secs(3600),
+            topic_kept: TOPIC_KEPT,
             node_kept: Duration::from_secs(10),
             presence_kept: Member::KEPT,
         }
     }
 }
+
+/// The default of [`RedisOptions::topic_kept`].
+pub(super) const TOPIC_KEPT: Duration = Duration::from_secs(3600);
 
 /// Where a Redis node listens.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use redis::Value;
+use redis::{Cmd, Value};
 
 use super::client::Client;
+use super::keys::Place;
 use super::scripts::{PUBLISH, READ, TOPS};
 use super::servers::Request;
 use super::values::{array, damaged, number, text};
@@ -26,36 +27,7 @@ impl Client {
 
     fn publish_request(&self, batch: &Batch) -> Request {
         let place = self.keys.place(&batch.topic);
-        let mut keys = vec![place.key('t'), place.key('s')];
-        let mut keyed = String::new();
-        for entry in &batch.entries {
-            keyed.push(if entry.idempotency_key.is_some() { '1' } else { '0' });
-            keys.extend(entry.idempotency_key.iter().map(|key| place.part('i', key)));
-        }
-        if keys.len() == 2 {
-            keyed.clear();
-        }
-        let (messages_max, ttl) = match batch.retention {
-            Some(retention) => (retention.messages_max, retention.ttl),
-            None => (0, Duration::ZERO),
-        };
-        // Expiry is renewed at most so often.
-        let late = ((ttl + self.topic_kept) / 8).clamp(LATE_MIN, LATE_MAX);
-        let mut command = PUBLISH.run(keys.iter());
-        command
-            .arg(place.key('c'))
-            .arg(new_epoch())
-            .arg(&self.context.instance)
-            .arg(batch.id.0)
-            .arg(messages_max)
-            .arg(millis(ttl))
-            .arg(millis(self.topic_kept))
-            .arg(millis(Entry::KEY_KEPT))
-            .arg(millis(late))
-            .arg(keyed);
-        for entry in &batch.entries {
-            command.arg(&entry.payload);
-        }
+        let command = publish_command(&place, &self.context.instance, self.topic_kept, batch);
         Request { slot: place.slot, command }
     }
 
@@ -110,6 +82,46 @@ impl Client {
         }
         Ok(tops)
     }
+}
+
+/// Publishes a batch to the topic at a place. Without messages the topic is remembered for `topic_kept`.
+pub(super) fn publish_command(
+    place: &Place,
+    publisher: &str,
+    topic_kept: Duration,
+    batch: &Batch,
+) -> Cmd {
+    let mut keys = vec![place.key('t'), place.key('s')];
+    let mut keyed = String::new();
+    for entry in &batch.entries {
+        keyed.push(if entry.idempotency_key.is_some() { '1' } else { '0' });
+        keys.extend(entry.idempotency_key.iter().map(|key| place.part('i', key)));
+    }
+    if keys.len() == 2 {
+        keyed.clear();
+    }
+    let (messages_max, ttl) = match batch.retention {
+        Some(retention) => (retention.messages_max, retention.ttl),
+        None => (0, Duration::ZERO),
+    };
+    // Expiry is renewed at most so often.
+    let late = ((ttl + topic_kept) / 8).clamp(LATE_MIN, LATE_MAX);
+    let mut command = PUBLISH.run(keys.iter());
+    command
+        .arg(place.key('c'))
+        .arg(new_epoch())
+        .arg(publisher)
+        .arg(batch.id.0)
+        .arg(messages_max)
+        .arg(millis(ttl))
+        .arg(millis(topic_kept))
+        .arg(millis(Entry::KEY_KEPT))
+        .arg(millis(late))
+        .arg(keyed);
+    for entry in &batch.entries {
+        command.arg(&entry.payload);
+    }
+    command
 }
 
 /// Reads the answer of `scripts/publish.lua` to a batch of so many messages.
