@@ -346,6 +346,8 @@ impl Tally {
         self.frames += other.frames;
         self.recovered += other.recovered;
         self.unrecovered += other.unrecovered;
+        self.told += other.told;
+        self.seen.extend(other.seen);
         self.away += other.away;
         self.errors.extend(other.errors);
     }

@@ -113,6 +113,9 @@ pub(crate) enum Check {
     /// All connections receive the messages of this number of publishers, in the order of one
     /// topic.
     Room(u32),
+    /// Each connection receives the messages of its topic, which several publishers send, by
+    /// offset: none is missing, and each offset has the same message for all.
+    Offsets,
     /// All connections receive messages of this number of keys, and only the newest of each key
     /// counts.
     Keys(u32),
@@ -196,8 +199,10 @@ pub(crate) struct Ways {
 }
 
 /// Connections that drop and come back to resume, spread evenly over all.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct ComeBack {
+    /// The addresses to which they come back in turn; none: the address where they were.
+    pub(crate) to: Vec<SocketAddr>,
     /// Their share of all, 0 to 1. Connections that have ended already only come back.
     pub(crate) share: f64,
     /// Time over which they come back one after the other, in milliseconds.
@@ -220,7 +225,8 @@ pub(crate) struct PublishPlan {
 /// The messages to wait for.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Collect {
-    /// Messages published so far, by stream, by publisher or by key.
+    /// Messages published so far, by stream, by publisher or by key; or the last offset of each
+    /// stream's topic.
     pub(crate) published: Vec<u32>,
     /// Longest wait, in milliseconds.
     pub(crate) wait_ms: u64,
@@ -326,6 +332,10 @@ pub(crate) struct Tally {
     pub(crate) recovered: u64,
     /// Connections that came back and were not recovered.
     pub(crate) unrecovered: u64,
+    /// Times that the server told a connection of messages that it has missed.
+    pub(crate) told: u64,
+    /// With [`Check::Offsets`]: the messages of each stream's topic that connections received.
+    pub(crate) seen: Vec<(u32, Seen)>,
     /// Connections that are not live again yet.
     pub(crate) away: u64,
     /// Times from dropping to being live again.
@@ -336,6 +346,17 @@ pub(crate) struct Tally {
     pub(crate) lags_last: LagCounts,
     /// The first few errors.
     pub(crate) errors: Vec<String>,
+}
+
+/// A topic's messages at their offsets: equal sums of two readers mean the same messages.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Seen {
+    /// The messages.
+    pub(crate) count: u64,
+    /// The last offset.
+    pub(crate) last: u64,
+    /// Sum of a hash of each, with its offset, its publisher and its number.
+    pub(crate) sum: u64,
 }
 
 /// The results of a worker's publishing connections.
@@ -422,6 +443,26 @@ pub(crate) enum BaselineAnswer {
     },
     /// Number of open connections.
     Holds(u64),
+}
+
+impl Seen {
+    /// Adds a message.
+    pub(crate) fn add(&mut self, offset: u64, publisher: u32, seq: u32) {
+        self.count += 1;
+        self.last = self.last.max(offset);
+        // A step of SplitMix64: a sum of hashes does not depend on the order of the additions.
+        let mut mixed = offset.rotate_left(32) ^ (u64::from(publisher) << 32 | u64::from(seq));
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        self.sum = self.sum.wrapping_add(mixed ^ mixed >> 31);
+    }
+
+    /// Adds other messages of the same topic.
+    pub(crate) fn join(&mut self, other: &Seen) {
+        self.count += other.count;
+        self.last = self.last.max(other.last);
+        self.sum = self.sum.wrapping_add(other.sum);
+    }
 }
 
 impl Streams {

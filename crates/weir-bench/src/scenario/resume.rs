@@ -79,7 +79,7 @@ impl Run<'_> {
     /// A third of the time is quiet; then connections drop, and come back in the rest.
     fn storm(&mut self, target: &mut Target, report: &mut Report) -> Result<()> {
         let (args, pid) = (self.args, target.pid);
-        let plan = ComeBack { share: args.share, spread_ms: args.return_ms };
+        let plan = ComeBack { to: Vec::new(), share: args.share, spread_ms: args.return_ms };
         let quiet = Duration::from_secs_f64(args.seconds / 3.0);
         let mut sampler = Sampler::new(target.another_http());
         let before = target.metrics()?;
@@ -92,7 +92,7 @@ impl Run<'_> {
             rss_max = rss_max.max(rss_anon(pid)?);
             if !dropped && clock::monotonic() >= drop_at {
                 dropped = true;
-                workers.come_back(plan)?;
+                workers.come_back(plan.clone())?;
             }
             Ok(())
         })?;
@@ -120,7 +120,8 @@ impl Run<'_> {
         report.figure("restart_seconds", Some((clock::monotonic() - began).as_secs_f64()));
         let mut sampler = Sampler::new(target.another_http());
         self.workers.begin()?;
-        self.workers.come_back(ComeBack { share: 1.0, spread_ms: self.args.return_ms })?;
+        let spread_ms = self.args.return_ms;
+        self.workers.come_back(ComeBack { to: Vec::new(), share: 1.0, spread_ms })?;
         let back = clock::monotonic() + Duration::from_millis(self.args.return_ms);
         // Messages published before all clients are back would count as missing without a fault.
         let deadline = back + Duration::from_secs(60);

@@ -14,7 +14,7 @@ use rustix::net::sockopt;
 use weir_wire::v1::{ServerMessage, server_message};
 use weir_wire::{CloseReason, ProstMessage, frame};
 
-use super::conn::{dial, hello_frame, reset};
+use super::conn::{device_id, dial, hello_frame, reset};
 use super::wire::{Inbox, Received, Wire};
 use super::{EVENTS_MAX, READ_BYTES, Worker};
 use crate::clock;
@@ -244,7 +244,7 @@ impl<'a> Churn<'a> {
             };
             let first = match self.plan.ways.script.first() {
                 Some(bytes) => zeroes(*bytes),
-                None => hello_frame(&self.plan.hello, &self.plan.topic, None),
+                None => hello_frame(&self.plan.hello, &device_id(), &self.plan.topic, None),
             };
             let result = result.and_then(|()| fd.send(&first));
             guest.note_sent();

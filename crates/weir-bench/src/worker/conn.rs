@@ -29,6 +29,8 @@ pub(crate) struct Conn {
     pub(crate) fd: Option<Wire>,
     /// The state.
     pub(crate) phase: Phase,
+    /// Its id, which it keeps when it comes back.
+    pub(super) device: String,
     /// The format of messages.
     pub(crate) form: Format,
     /// Number of the topic.
@@ -86,11 +88,21 @@ const DEVICE_ID_CHARS: usize = 24;
 impl Conn {
     /// Begins to connect connection `index` of the run.
     pub(crate) fn dial(plan: &OpenPlan, tls: Option<&TlsClient>, index: u32) -> Result<Conn> {
+        Conn::dial_to(plan.addr, plan, tls, index)
+    }
+
+    /// The same to another address for devices.
+    pub(super) fn dial_to(
+        addr: SocketAddr,
+        plan: &OpenPlan,
+        tls: Option<&TlsClient>,
+        index: u32,
+    ) -> Result<Conn> {
         let slow = plan.slow.is_some_and(|slow| slow.has(index));
         let recv_buffer = plan.slow.filter(|_| slow).map(|slow| slow.recv_buffer);
         let form = plan.form_of(index);
         let addr = match form {
-            Format::Stream => plan.addr,
+            Format::Stream => addr,
             Format::WsProtobuf | Format::WsJson | Format::Sse => {
                 plan.edge.context("no address for HTTP is known")?
             }
@@ -100,6 +112,7 @@ impl Conn {
         Ok(Conn {
             fd: Some(Wire::new(fd, tls)),
             phase: Phase::Connecting,
+            device: device_id(),
             form,
             stream: plan.streams.of(index),
             next_seq: 0,
@@ -177,23 +190,33 @@ fn source(plan: &OpenPlan, index: u32) -> Option<SocketAddr> {
     Some(SocketAddr::from((Ipv4Addr::new(127, plan.source, high, low), 0)))
 }
 
-/// The first frame of a connection, with its own device id; with a position, to resume from it.
-pub(crate) fn hello_frame(plan: &HelloPlan, topic: &str, position: Option<Position>) -> Vec<u8> {
+/// The first frame of a device's connection; with a position, to resume from it.
+pub(crate) fn hello_frame(
+    plan: &HelloPlan,
+    device: &str,
+    topic: &str,
+    position: Option<Position>,
+) -> Vec<u8> {
     let mut out = Vec::new();
-    frame::encode(&hello(plan, topic, position), &mut out);
+    frame::encode(&hello(plan, device, topic, position), &mut out);
     out
 }
 
-/// An id that no other connection has.
-pub(super) fn device_id() -> String {
+/// An id that no other device has.
+pub(crate) fn device_id() -> String {
     rand::rng().sample_iter(Alphanumeric).take(DEVICE_ID_CHARS).map(char::from).collect()
 }
 
 /// The message in the first frame.
-pub(super) fn hello(plan: &HelloPlan, topic: &str, position: Option<Position>) -> ClientMessage {
+pub(super) fn hello(
+    plan: &HelloPlan,
+    device: &str,
+    topic: &str,
+    position: Option<Position>,
+) -> ClientMessage {
     let topics = plan.subscribe.then(|| Subscribe { topic: topic.to_owned(), position });
     let hello = Hello {
-        device_id: device_id(),
+        device_id: device.to_owned(),
         token: plan.token.clone(),
         client: "weir-bench".to_owned(),
         heartbeat_ms: HEARTBEAT_MS,

@@ -7,11 +7,12 @@ use weir_wire::{CloseReason, ProstMessage, frame};
 
 use super::conn::{Conn, Phase};
 use super::keys::Keys;
+use super::order::{Brought, Order};
 use super::room::{Room, Taken};
 use crate::clock;
 use crate::payload::forms::{self, Piece};
 use crate::payload::{Header, Verifier};
-use crate::protocol::{Check, Tally};
+use crate::protocol::{Check, OpenPlan, Tally};
 use crate::stats::Lags;
 
 /// Checks and counts the messages on all connections of a worker.
@@ -26,6 +27,8 @@ pub(crate) struct Counter {
     /// Empty buffers for frames that come in pieces.
     spare: Vec<Vec<u8>>,
     judge: Judge,
+    /// Number of the first connection.
+    first: u32,
     topics: Vec<String>,
 }
 
@@ -33,6 +36,7 @@ pub(crate) struct Counter {
 enum Judge {
     Streams(Verifier),
     Room(Room),
+    Offsets(Order),
     Keys(Keys),
 }
 
@@ -59,15 +63,27 @@ const FRAME_BYTES_MAX: usize = 16 << 20;
 /// Errors kept for the report: the first ones tell most.
 const ERRORS_MAX: usize = 5;
 
+impl Default for Counter {
+    /// A counter that expects nothing.
+    fn default() -> Counter {
+        Counter::with(Judge::Streams(Verifier::new(0)), 0, Vec::new())
+    }
+}
+
 impl Counter {
-    /// A counter for payloads of `size` bytes; `topics` by number of stream.
-    pub(crate) fn new(size: usize, topics: Vec<String>, check: Check) -> Counter {
-        let topic = topics.first().cloned().unwrap_or_default();
-        let judge = match check {
+    /// A counter for this plan; `topics` by number of stream.
+    pub(crate) fn new(plan: &OpenPlan, topics: Vec<String>) -> Counter {
+        let (size, topic) = (plan.size, topics.first().cloned().unwrap_or_default());
+        let judge = match plan.check {
             Check::Streams => Judge::Streams(Verifier::new(size)),
             Check::Room(publishers) => Judge::Room(Room::new(topic, size, publishers)),
+            Check::Offsets => Judge::Offsets(Order::new(topics.len(), size)),
             Check::Keys(keys) => Judge::Keys(Keys::new(topic, size, keys)),
         };
+        Counter::with(judge, plan.first, topics)
+    }
+
+    fn with(judge: Judge, first: u32, topics: Vec<String>) -> Counter {
         Counter {
             tally: Tally::default(),
             lags: Lags::new(),
@@ -77,6 +93,7 @@ impl Counter {
             ages: Lags::new(),
             spare: Vec::new(),
             judge,
+            first,
             topics,
         }
     }
@@ -105,6 +122,10 @@ impl Counter {
             lags_last: self.lags_last.counts(),
             returns: self.returns.counts(),
             ages: self.ages.counts(),
+            seen: match &self.judge {
+                Judge::Offsets(order) => order.seen(),
+                Judge::Streams(_) | Judge::Room(_) | Judge::Keys(_) => Vec::new(),
+            },
             ..self.tally.clone()
         }
     }
@@ -125,6 +146,11 @@ impl Counter {
                 published.saturating_sub(conn.next_seq).into()
             }
             Judge::Room(_) => published.in_all.saturating_sub(conn.place.received),
+            Judge::Offsets(_) => {
+                let last = published.by_stream.get(conn.stream as usize).copied().unwrap_or(0);
+                let offset = conn.position.map_or(0, |position| position.offset);
+                u64::from(last).saturating_sub(offset)
+            }
         }
     }
 
@@ -258,6 +284,17 @@ impl Counter {
                 self.tally.duplicates += room.take_repeated();
                 taken.map(|taken| self.take_room(taken, stamp))
             }
+            Judge::Offsets(order) => {
+                let offset = conn.position.map(|position| position.offset);
+                let brought = order.take((conn.stream, topic), offset, body);
+                brought.map(|brought| match brought {
+                    None => false,
+                    Some(brought) => {
+                        self.take_brought(index, conn, brought, stamp);
+                        true
+                    }
+                })
+            }
             Judge::Keys(keys) => keys.take(index, body).map(|brought| {
                 let Some(brought) = brought else { return false };
                 self.tally.delivered += brought.sent_ns.len() as u64;
@@ -281,7 +318,10 @@ impl Counter {
             Ok(false) => self.take_other(conn, body)?,
             Err(error) => {
                 self.tally.wrong += 1;
-                self.note(error);
+                self.note(match &self.judge {
+                    Judge::Offsets(_) => format!("client {}, {error}", self.first as usize + index),
+                    Judge::Streams(_) | Judge::Room(_) | Judge::Keys(_) => error,
+                });
             }
         }
         Ok(())
@@ -309,6 +349,28 @@ impl Counter {
         true
     }
 
+    /// Counts messages that came by offset.
+    fn take_brought(
+        &mut self,
+        index: usize,
+        conn: &mut Conn,
+        brought: Brought,
+        stamp: Option<u64>,
+    ) {
+        self.tally.delivered += brought.sent_ns.len() as u64;
+        self.tally.gaps += brought.skipped;
+        self.tally.duplicates += brought.repeated;
+        for sent_ns in brought.sent_ns {
+            self.note_lag(conn, sent_ns, stamp);
+        }
+        if let Some(position) = &mut conn.position {
+            position.offset = brought.offset;
+        }
+        if let Some(fault) = brought.fault {
+            self.note(format!("client {}, {fault}", self.first as usize + index));
+        }
+    }
+
     fn take_message(&mut self, conn: &mut Conn, header: Header, stamp: Option<u64>) {
         let Header { stream, seq, sent_ns } = header;
         if seq < conn.next_seq {
@@ -323,6 +385,12 @@ impl Counter {
         *(if conn.slow { &mut self.tally.gaps_slow } else { &mut self.tally.gaps }) += gap;
         conn.next_seq = seq.saturating_add(1);
         self.tally.delivered += 1;
+        self.note_lag(conn, sent_ns, stamp);
+    }
+
+    /// Records the lag of a message. A connection that came back is live with the first message
+    /// that was published after its `Hello`.
+    fn note_lag(&mut self, conn: &mut Conn, sent_ns: u64, stamp: Option<u64>) {
         if let Some(away) = conn.away.filter(|away| sent_ns >= away.hello_ns) {
             let time = clock::monotonic().saturating_sub(away.since).as_nanos();
             self.returns.record(u64::try_from(time).unwrap_or(u64::MAX));
@@ -354,6 +422,8 @@ impl Counter {
                     conn.position, subscribed.position
                 ));
             }
+        } else if conn.phase == Phase::Settled {
+            self.tally.told += 1;
         }
         conn.position = subscribed.position;
     }

@@ -6,6 +6,7 @@ mod counter;
 mod echo;
 pub(crate) mod keys;
 mod opening;
+mod order;
 mod pacing;
 mod publish;
 mod publishing;
@@ -19,6 +20,7 @@ mod wire;
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -30,7 +32,7 @@ use rustix::process::nice;
 use weir_wire::format::Format;
 
 use conn::{Conn, Phase};
-pub(crate) use conn::{dial, hello_frame};
+pub(crate) use conn::{device_id, dial, hello_frame};
 use counter::{Counter, Published};
 use opening::Opening;
 use pacing::{Pacer, TICK, Turn};
@@ -39,7 +41,7 @@ use wire::{Inbox, Received, Wire};
 
 use crate::clock;
 use crate::peer::lines::Lines;
-use crate::protocol::{Answer, Check, Collect, OpenPlan, Order, Reading, Tally, from_hex};
+use crate::protocol::{Answer, Collect, OpenPlan, Order, Reading, Tally, from_hex};
 use crate::tls::{TlsClient, TlsPlan};
 
 /// The state of a worker.
@@ -56,6 +58,8 @@ pub(crate) struct Worker<W> {
     publishing: Option<Publishing>,
     /// Connections that must come back, with their times; the last one first.
     returning: Vec<(Duration, usize)>,
+    /// Where they come back to; nothing: where they were.
+    destinations: Vec<SocketAddr>,
     pacer: Pacer,
     paced_at: Duration,
     inbox: Inbox,
@@ -95,9 +99,10 @@ impl<W: Write> Worker<W> {
             output,
             plan: None,
             conns: Vec::new(),
-            counter: Counter::new(0, Vec::new(), Check::Streams),
+            counter: Counter::default(),
             publishing: None,
             returning: Vec::new(),
+            destinations: Vec::new(),
             opening: None,
             collecting: None,
             pacer: Pacer::default(),
@@ -245,7 +250,7 @@ impl<W: Write> Worker<W> {
         let last = plan.first + plan.count.saturating_sub(1);
         let streams = (plan.first..=last).map(|index| plan.streams.of(index)).max().unwrap_or(0);
         let topics = (0..=streams).map(|stream| topic(&plan.topic_prefix, stream)).collect();
-        self.counter = Counter::new(plan.size, topics, plan.check);
+        self.counter = Counter::new(&plan, topics);
         let patience = Duration::from_millis(plan.patience_ms);
         self.handshakes.clear();
         let fetched = self.prepare_tls(plan.tls.as_ref()).and_then(|()| match &self.tls {
@@ -335,7 +340,8 @@ impl<W: Write> Worker<W> {
                     away.hello_ns = clock::realtime_ns();
                     conn.position
                 });
-                let frame = hello_frame(hello, self.counter.topic(conn.stream), position);
+                let topic = self.counter.topic(conn.stream);
+                let frame = hello_frame(hello, &conn.device, topic, position);
                 // A fresh socket takes a small frame whole.
                 fd.send(&frame).map(|_| ())
             }

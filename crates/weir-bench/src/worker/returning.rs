@@ -25,6 +25,7 @@ impl<W: Write> Worker<W> {
             conn.partial = Vec::new();
             conn.away = Some(Away { since: now, hello_ns: u64::MAX });
         }
+        self.destinations = plan.to;
         let spread = Duration::from_millis(plan.spread_ms);
         let count = u32::try_from(chosen.len()).unwrap_or(u32::MAX).max(1);
         self.returning =
@@ -37,13 +38,18 @@ impl<W: Write> Worker<W> {
         while let Some((_, index)) = self.returning.pop_if(|(due, _)| *due <= now) {
             let Some(plan) = &self.plan else { return };
             let number = plan.first + u32::try_from(index).unwrap_or(u32::MAX);
-            let dialled = Conn::dial(plan, self.tls.as_ref(), number)
+            let addr = match self.destinations.len() {
+                0 => plan.addr,
+                count => self.destinations[rand::random_range(0..count)],
+            };
+            let dialled = Conn::dial_to(addr, plan, self.tls.as_ref(), number)
                 .and_then(|conn| watch_new(&self.epoll, conn, index));
             let old = &mut self.conns[index];
             match dialled {
                 Ok(conn) => {
                     let Conn { next_seq, place, position, away, .. } = *old;
-                    *old = Conn { next_seq, place, position, away, ..conn };
+                    let device = std::mem::take(&mut old.device);
+                    *old = Conn { device, next_seq, place, position, away, ..conn };
                 }
                 Err(error) => self.counter.note(format!("cannot come back: {error:#}")),
             }

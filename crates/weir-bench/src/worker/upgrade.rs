@@ -9,7 +9,7 @@ use weir_wire::v1::{ClientMessage, Position};
 use weir_wire::ws::{self, Opcode};
 use weir_wire::{ProstMessage, json};
 
-use super::conn::{Conn, Phase, device_id, hello};
+use super::conn::{Conn, Phase, hello};
 use super::{Worker, event_data};
 use crate::protocol::HelloPlan;
 
@@ -64,7 +64,8 @@ impl<W: Write> Worker<W> {
             return Ok(());
         };
         let conn = &mut self.conns[index];
-        let message = hello(hello_plan, self.counter.topic(conn.stream), conn.position);
+        let topic = self.counter.topic(conn.stream);
+        let message = hello(hello_plan, &conn.device, topic, conn.position);
         conn.say(&message)
     }
 
@@ -77,7 +78,7 @@ impl<W: Write> Worker<W> {
         let hello = plan.hello.as_ref().unwrap_or(&nobody);
         let host = plan.edge.unwrap_or(plan.addr).to_string();
         let topic = self.counter.topic(conn.stream);
-        let request = request(conn.form, &host, hello, topic, conn.position);
+        let request = request(conn.form, &host, (hello, &conn.device), topic, conn.position);
         let result = sockopt::socket_error(&*fd)
             .and_then(|error| error)
             .and_then(|()| {
@@ -122,12 +123,12 @@ impl Conn {
 fn request(
     form: Format,
     host: &str,
-    plan: &HelloPlan,
+    (plan, device): (&HelloPlan, &str),
     topic: &str,
     position: Option<Position>,
 ) -> String {
     let protocol = match form {
-        Format::Stream | Format::Sse => return sse_request(host, plan, topic, position),
+        Format::Stream | Format::Sse => return sse_request(host, (plan, device), topic, position),
         Format::WsProtobuf => "weir.v1.protobuf",
         Format::WsJson => "weir.v1.json",
     };
@@ -138,14 +139,19 @@ fn request(
     )
 }
 
-fn sse_request(host: &str, plan: &HelloPlan, topic: &str, position: Option<Position>) -> String {
+fn sse_request(
+    host: &str,
+    (plan, device): (&HelloPlan, &str),
+    topic: &str,
+    position: Option<Position>,
+) -> String {
     let mut query = Vec::new();
     if plan.subscribe {
         query.push(format!("topic={topic}"));
     }
     let mut fields = String::new();
     if plan.token.is_empty() {
-        query.push(format!("device={}", device_id()));
+        query.push(format!("device={device}"));
     } else {
         fields += &format!("Authorization: Bearer {}\r\n", plan.token);
     }
@@ -196,11 +202,11 @@ mod tests {
     #[test]
     fn a_client_of_events_names_its_topic_and_who_it_is() {
         let plan = HelloPlan { token: String::new(), subscribe: true };
-        let asked = request(Format::Sse, "h:1", &plan, "bench/1/0", None);
-        assert!(asked.starts_with("GET /v1/sse?topic=bench/1/0&device="), "{asked}");
+        let asked = request(Format::Sse, "h:1", (&plan, "me"), "bench/1/0", None);
+        assert!(asked.starts_with("GET /v1/sse?topic=bench/1/0&device=me "), "{asked}");
         let plan = HelloPlan { token: "secret".to_owned(), subscribe: true };
         let position = Some(Position { epoch: 0xab, offset: 7 });
-        let asked = request(Format::Sse, "h:1", &plan, "t", position);
+        let asked = request(Format::Sse, "h:1", (&plan, "me"), "t", position);
         for part in
             ["topic=t HTTP/1.1\r\n", "Bearer secret\r\n", "Last-Event-ID: 00000000000000ab-7\r\n"]
         {

@@ -14,7 +14,7 @@ use weir_wire::{ProstMessage, frame};
 
 use crate::clock;
 use crate::protocol::{HelloPlan, Message};
-use crate::worker::hello_frame;
+use crate::worker::{device_id, hello_frame};
 
 /// A device that subscribes to a topic, and its reading thread.
 pub(super) struct Subscriber {
@@ -39,7 +39,7 @@ impl Subscriber {
     pub(super) fn start(addr: SocketAddr, message: &Message) -> Result<Subscriber> {
         let mut stream = TcpStream::connect(addr).context("the subscriber cannot connect")?;
         let hello = HelloPlan { token: String::new(), subscribe: true };
-        stream.write_all(&hello_frame(&hello, &message.topic, None))?;
+        stream.write_all(&hello_frame(&hello, &device_id(), &message.topic, None))?;
         let counts = Arc::<Counts>::default();
         let reader = {
             let (counts, message, stream) =

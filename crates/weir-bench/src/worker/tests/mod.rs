@@ -2,6 +2,7 @@
 
 mod churn;
 mod echo;
+mod offsets;
 mod resume;
 mod room;
 mod tls;

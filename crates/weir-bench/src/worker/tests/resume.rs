@@ -44,7 +44,7 @@ fn who_comes_back_goes_on_where_it_left_off() {
     let before = push_at(0, 42);
     conns.iter_mut().for_each(|conn| conn.write_all(&before).unwrap());
     assert_eq!(bench.collect(1, 10_000).delivered, 2);
-    bench.tell(&Order::ComeBack(ComeBack { share: 0.5, spread_ms: 20 }));
+    bench.tell(&Order::ComeBack(ComeBack { to: Vec::new(), share: 0.5, spread_ms: 20 }));
     let missed = [push_at(1, 43), push_at(2, 44)].concat();
     let (mut back, asked) = welcome_back(&listener, true, None);
     assert_eq!(asked, Some(Position { epoch: 7, offset: 42 }));
@@ -57,7 +57,7 @@ fn who_comes_back_goes_on_where_it_left_off() {
     assert_eq!((tally.delivered, tally.lost(), tally.duplicates), (8, 0, 0), "{tally:?}");
     assert_eq!((tally.recovered, tally.unrecovered, tally.away), (1, 0, 0), "{tally:?}");
     assert_eq!((tally.closed, tally.open, tally.wrong), (0, 2, 0), "{tally:?}");
-    bench.tell(&Order::ComeBack(ComeBack { share: 1.0, spread_ms: 0 }));
+    bench.tell(&Order::ComeBack(ComeBack { to: Vec::new(), share: 1.0, spread_ms: 0 }));
     let fresh = Some(Position { epoch: 8, offset: 0 });
     let backs = [0, 1].map(|_| welcome_back(&listener, false, fresh));
     assert!(backs.iter().all(|(_, asked)| *asked == Some(Position { epoch: 7, offset: 45 })));
