@@ -4,7 +4,7 @@
 //! - `run` carries out a command; `cli` and `report` are its input and output: they measure nothing.
 //! - `spawn` starts `weir` and other servers, `embedded` hosts a gateway through the public
 //!   library; neither makes load. `http` and `metrics` query the admin API, `publish` publishes
-//!   there.
+//!   there. `redis` queries Redis.
 //! - `worker` holds the client sockets, `workers` directs it, `attack` attacks: they know no scenario.
 //! - `baseline` does the same work with a minimal program, and contains no code of the gateway.
 //! - `protocol` and `peer` are the messages between the processes; `payload`, `activations` and
@@ -24,6 +24,7 @@ mod peer;
 mod process;
 mod protocol;
 mod publish;
+mod redis;
 mod report;
 mod run;
 mod scenario;

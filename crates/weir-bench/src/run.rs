@@ -80,6 +80,9 @@ fn run(command: Command) -> Result<bool> {
         Command::Stages(args) => present(args.run.json, Report::new("stages"), |report| {
             scenario::stages::run(&args, report)
         }),
+        Command::Cluster(args) => present(args.run.json, Report::new("cluster"), |report| {
+            scenario::cluster::run(&args, report)
+        }),
         Command::Baseline(BaselineArgs { server: Some(server), .. }) => {
             answer_bare(server)?;
             Ok(true)

@@ -18,7 +18,7 @@ const MAY_USE: [(&str, &[&str]); 10] = [
     ("weir", &["weir-broker", "weir-engine", "weir-store", "weir-wire"]),
     ("weir-client", &["weir-wire"]),
     ("weir-server", &["weir", "weir-client", "weir-engine", "weir-store", "weir-wire"]),
-    ("weir-bench", &["weir", "weir-store", "weir-wire"]),
+    ("weir-bench", &["weir", "weir-broker", "weir-store", "weir-wire"]),
     ("weir-tests", &["weir-client", "weir-wire"]),
     ("xtask", &[]),
 ];

@@ -9,6 +9,7 @@ pub(crate) mod exchange;
 pub(crate) mod http;
 pub(crate) mod hyper;
 pub(crate) mod memory;
+pub(crate) mod redis;
 pub(crate) mod udp;
 
 use std::io::Write;

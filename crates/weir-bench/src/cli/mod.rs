@@ -1,6 +1,7 @@
 //! The command line.
 
 mod activate;
+mod cluster;
 mod common;
 mod http;
 mod publish;
@@ -14,6 +15,7 @@ use crate::baseline::Trigger;
 use crate::baseline::udp::Style;
 
 pub(crate) use activate::*;
+pub(crate) use cluster::ClusterArgs;
 pub(crate) use common::{RunArgs, TargetArgs};
 pub(crate) use http::*;
 pub(crate) use publish::PublishArgs;
@@ -67,6 +69,9 @@ pub(crate) enum Command {
     Activate(ActivateArgs),
     /// The cost of each stage of an activation: nothing, the access log, Redis, and stores.
     Stages(StagesArgs),
+    /// Several nodes over one Redis, with clients and publishers at all of them, compared with one node
+    /// and with Redis alone.
+    Cluster(ClusterArgs),
     /// Baselines alone: a send loop and an echo (level- and edge-triggered), or a bare HTTP server.
     #[command(args_conflicts_with_subcommands = true)]
     Baseline(BaselineArgs),
@@ -158,6 +163,10 @@ mod tests {
             "weir-bench activate --spawn w --stages redis+embedded --redis redis://127.0.0.1:1 --redis-pid 1",
             "weir-bench stages --json",
             "weir-bench stages --stages nothing,log,embedded-single --seconds 2 --rounds 5",
+            "weir-bench cluster --spawn w --compare --json",
+            "weir-bench cluster --spawn w --clients 3000 --topics 1 --rate 20 --compare --alone 1000",
+            "weir-bench cluster --spawn w --clients 1000 --crowd 10000 --rate 300 --return-ms 0",
+            "weir-bench cluster --nodes-at 127.0.0.1:1,127.0.0.1:2,127.0.0.1:3,4 --token t --redis redis://127.0.0.1:6379",
             "weir-bench baseline http-epoll --listen 127.0.0.1:1 --pin 0",
             "weir-bench baseline http-hyper --h2 --certificate c --key k",
             "weir-bench baseline --trigger edge --pin-server 0 --pin-client none",
@@ -190,6 +199,11 @@ mod tests {
             "weir-bench activate --spawn w --redis redis://127.0.0.1:1",
             "weir-bench activate --spawn w --stages log+redis",
             "weir-bench stages --stages nothing,sql",
+            "weir-bench cluster",
+            "weir-bench cluster --nodes-at 127.0.0.1:1,127.0.0.1:2,127.0.0.1:3,4",
+            "weir-bench cluster --nodes-at 127.0.0.1:1 --redis redis://127.0.0.1:6379",
+            "weir-bench cluster --spawn w --crowd 10",
+            "weir-bench cluster --spawn w --alone 10",
             "weir-bench http --connect 127.0.0.1:1",
             "weir-bench http --spawn w --h2 --pipeline 2",
             "weir-bench http --spawn w --streams 2",
