@@ -45,7 +45,7 @@ pub use gateway::{Gateway, GatewayBuilder, StartError, Started};
 pub use ipnet::IpNet;
 pub use observe::access::AccessLogError;
 pub use observe::counters::{
-    AcceptError, AuthOutcome, ClusterLimit, ConnectRefuseCause, Counters, EpochChange, Following,
+    AcceptError, AuthOutcome, ClusterLimit, ConnectRefuseCause, Counters, EpochOutcome, Following,
     FromBroker, PublishTarget, RefreshOutcome, RefuseCause, ResumeOutcome, SubscribeRefuseCause,
 };
 pub use observe::readiness::{Part, PartReadiness, PartState, Readiness};

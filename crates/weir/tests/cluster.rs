@@ -117,7 +117,7 @@ impl Events {
                     return serde_json::from_str(&data).unwrap();
                 }
             }
-            let mut part = [0; 4096];
+            let mut part = vec![0; 4096];
             let read = timeout(PATIENCE, self.stream.read(&mut part)).await.expect("in time");
             let read = read.unwrap();
             assert!(read > 0, "the stream ends: {}", self.heard);

@@ -73,10 +73,8 @@ pub(super) fn count(counter: &AtomicU64) {
 
 /// The place of a command's kind among the counters.
 fn kind_of(command: &Cmd) -> usize {
-    let mut words = command.args_iter().map(|word| match word {
-        Arg::Simple(bytes) => bytes,
-        _ => &[],
-    });
+    let mut words =
+        command.args_iter().map(|word| if let Arg::Simple(bytes) = word { bytes } else { &[] });
     let verb = words.next().unwrap_or_default();
     if verb == b"EVALSHA" {
         let hash = words.next().unwrap_or_default();

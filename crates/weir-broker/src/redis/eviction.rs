@@ -2,6 +2,7 @@
 //! records.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -9,15 +10,15 @@ use tokio::time::Instant;
 
 use super::discovery::field;
 use super::options::Address;
-use super::servers::Servers;
+use super::requests::Lane;
 use super::subscriber::Context;
 use super::values::text;
 
 /// Asks each primary again and again, and tells when the answer is another one. Runs until it is dropped.
-pub(super) async fn watch(servers: &Servers, context: &Context) {
+pub(super) async fn watch(context: &Context, primaries: impl Fn() -> Vec<(Address, Arc<Lane>)>) {
     let mut policies: HashMap<Address, String> = HashMap::new();
     loop {
-        let lanes = servers.lanes();
+        let lanes = primaries();
         policies.retain(|known, _| lanes.iter().any(|(address, _)| address == known));
         for (address, lane) in lanes {
             let mut info = redis::cmd("INFO");
@@ -34,7 +35,9 @@ pub(super) async fn watch(servers: &Servers, context: &Context) {
             match before.as_deref() {
                 before if before == Some(policy) => {}
                 None if policy == KEEPS => {}
-                _ if policy == KEEPS => tracing::info!(redis = %address, "Redis removes no keys any more"),
+                _ if policy == KEEPS => {
+                    tracing::info!(redis = %address, "Redis removes no keys any more")
+                }
                 _ => tracing::warn!(
                     redis = %address,
                     policy,

@@ -101,11 +101,11 @@ impl Servers {
 
     /// Keeps up with what Redis does: runs until it is dropped.
     pub(super) async fn watch(&self) {
-        tokio::join!(self.follow(), eviction::watch(self, &self.context));
+        tokio::join!(self.follow(), eviction::watch(&self.context, || self.lanes()));
     }
 
     /// The primaries in use.
-    pub(super) fn lanes(&self) -> Vec<(Address, Arc<Lane>)> {
+    fn lanes(&self) -> Vec<(Address, Arc<Lane>)> {
         let map = self.map();
         map.servers.iter().map(|server| (server.address.clone(), server.lane.clone())).collect()
     }

@@ -266,3 +266,7 @@ pub(crate) enum SubscribeError {
     /// The topic belongs to the cluster, whose broker cannot be reached or has too much to do.
     BrokerUnavailable,
 }
+
+/// A mailbox empties within a few turns; one second is the shortest delay that HTTP's `Retry-After`
+/// can name.
+pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(1);

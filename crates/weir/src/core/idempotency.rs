@@ -9,8 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use weir_broker::Entry;
 use weir_engine::{Budget, Nanos, Share};
 
-use crate::base::model::{Accepted, Publication, PublishError, Target};
-use crate::core::publishing::RETRY_AFTER;
+use crate::base::model::{Accepted, Publication, PublishError, RETRY_AFTER, Target};
 use crate::limits::duplicates::{Before, Duplicates, Key};
 
 /// The answers to messages with an idempotency key, for [`Entry::KEY_KEPT`].

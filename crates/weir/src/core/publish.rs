@@ -12,11 +12,13 @@ use crate::auth::Act;
 use crate::base::clock::unix_millis;
 use crate::base::config::Right;
 use crate::base::mailboxes::{self, Credits, Publisher};
-use crate::base::model::{Accepted, IdempotencyKey, Payload, Publication, PublishError, Target};
+use crate::base::model::{
+    Accepted, IdempotencyKey, Payload, Publication, PublishError, RETRY_AFTER, Target,
+};
 use crate::cluster::Cluster;
 use crate::core::handle::{FromDevice, Handle, OnPublish, Refusal};
 use crate::core::idempotency::Begin;
-use crate::core::publishing::{Publishing, RETRY_AFTER};
+use crate::core::publishing::Publishing;
 use crate::core::rights::{Caller, CallerDevice};
 use crate::core::state::SharedState;
 use crate::limits::rates::Sender;

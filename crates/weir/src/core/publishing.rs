@@ -4,14 +4,13 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
-use std::time::Duration;
 
 use tokio::runtime;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::task::coop;
 use weir_broker::{Error, Waiting};
 
-use crate::base::model::{Accepted, NodesReached, PublishError};
+use crate::base::model::{Accepted, NodesReached, PublishError, RETRY_AFTER};
 use crate::core::idempotency::Begun;
 use crate::observe::counters::{Counters, PublishTarget, RefuseCause};
 
@@ -153,7 +152,3 @@ fn refusal(error: &Error) -> PublishError {
         }
     }
 }
-
-/// A mailbox empties within a few turns; one second is the shortest delay that HTTP's `Retry-After`
-/// can name.
-pub(in crate::core) const RETRY_AFTER: Duration = Duration::from_secs(1);

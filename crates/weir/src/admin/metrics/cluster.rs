@@ -7,7 +7,7 @@ use weir_broker::{BrokerCounts, QueueCounts};
 use super::Gateway;
 use super::families::{Families, Histogram};
 use crate::core::node::Backlog;
-use crate::{ClusterLimit, EpochChange, Following, FromBroker};
+use crate::{ClusterLimit, EpochOutcome, Following, FromBroker};
 
 impl Gateway {
     pub(super) fn cluster(&self, to: &mut Families<'_>) -> fmt::Result {
@@ -55,7 +55,7 @@ impl Gateway {
         to.counters(
             "weir_cluster_epochs",
             "New epochs of topics of the cluster on this node, by whether offsets go on behind what it had got.",
-            EpochChange::ALL.map(|what| ([("offsets", what.name())], front.epoch_changes(what))),
+            EpochOutcome::ALL.map(|what| ([("offsets", what.name())], front.epoch_changes(what))),
         )?;
         to.counter(
             "weir_cluster_resume_reads",
@@ -100,11 +100,7 @@ fn queue(queue: &QueueCounts, to: &mut Families<'_>) -> fmt::Result {
         queue.failed,
     )?;
     to.counter("weir_broker_calls", "Calls of the broker to publish.", queue.calls)?;
-    to.counter(
-        "weir_broker_batches",
-        "Batches in these calls, each of one topic.",
-        queue.batches,
-    )?;
+    to.counter("weir_broker_batches", "Batches in these calls, each of one topic.", queue.batches)?;
     to.counter(
         "weir_broker_retries",
         "Batches that were sent again because an attempt had failed.",

@@ -375,8 +375,9 @@ async fn nodes_with_other_topic_classes_are_told() {
     let other = node_of(&memory, "other", config_of("b/*"), |builder| builder).await;
     check(&two, "GET /v1/nodes", "", 200, &[r#""settings_differ":true"#]).await;
     let shows = async |server: &Server, same: u64, different: u64| {
-        let lines = [("different", different), ("same", same)]
-            .map(|(settings, count)| format!("weir_cluster_nodes{{settings=\"{settings}\"}} {count}\n"));
+        let lines = [("different", different), ("same", same)].map(|(settings, count)| {
+            format!("weir_cluster_nodes{{settings=\"{settings}\"}} {count}\n")
+        });
         loop {
             let metrics = check(server, "GET /metrics", "", 200, &[]).await.body;
             if lines.iter().all(|line| metrics.contains(line)) {

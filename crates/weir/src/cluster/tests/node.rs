@@ -101,8 +101,7 @@ impl Node {
         let budget = Budget::new(BUDGET_BYTES);
         let of_router = (Arc::clone(&mailboxes), Arc::clone(&budget));
         let counters = Arc::<Counters>::default();
-        let router =
-            Router::new(of_router.0, of_router.1, Arc::clone(&counters), &config, true);
+        let router = Router::new(of_router.0, of_router.1, Arc::clone(&counters), &config, true);
         if let Some(bug) = bug {
             router.seed_bug(bug);
         }

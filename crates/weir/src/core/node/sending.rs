@@ -8,10 +8,10 @@ use weir_wire::CloseReason;
 
 use crate::base::clock::unix_millis;
 use crate::base::mailboxes;
-use crate::base::model::{NodesReached, PublishError, Target};
+use crate::base::model::{NodesReached, PublishError, RETRY_AFTER, Target};
 use crate::core::idempotency::Begun;
 use crate::core::publish::Draft;
-use crate::core::publishing::{Publishing, RETRY_AFTER, Sending};
+use crate::core::publishing::{Publishing, Sending};
 use crate::core::state::SharedState;
 use crate::observe::counters::{ClusterLimit, FromBroker, PublishTarget};
 use crate::topics::Envelope;

@@ -41,7 +41,7 @@ pub struct Counters {
     resume_reads: AtomicU64,
     following: [AtomicU64; Following::ALL.len()],
     from_broker: [AtomicU64; FromBroker::ALL.len()],
-    epoch_changes: [AtomicU64; EpochChange::ALL.len()],
+    epoch_changes: [AtomicU64; EpochOutcome::ALL.len()],
     cluster_limits: [AtomicU64; ClusterLimit::ALL.len()],
     ticks: AtomicU64,
     tick_messages: AtomicU64,
@@ -183,7 +183,7 @@ weir_wire::named_enum! {
 weir_wire::named_enum! {
     /// What a new epoch of a topic of the cluster means for this node.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub enum EpochChange {
+    pub enum EpochOutcome {
         /// The broker still had all messages that this node had got: a false alarm, as far as this
         /// node can tell.
         Continued = "continued",
@@ -432,11 +432,11 @@ impl Counters {
     }
 
     /// New epochs of topics of the cluster, by what they mean.
-    pub fn epoch_changes(&self, what: EpochChange) -> u64 {
+    pub fn epoch_changes(&self, what: EpochOutcome) -> u64 {
         self.epoch_changes[what as usize].load(Ordering::Relaxed)
     }
 
-    pub(crate) fn count_epoch_change(&self, what: EpochChange) {
+    pub(crate) fn count_epoch_change(&self, what: EpochOutcome) {
         self.epoch_changes[what as usize].fetch_add(1, Ordering::Relaxed);
     }
 

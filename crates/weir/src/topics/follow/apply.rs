@@ -11,7 +11,7 @@ use weir_wire::hot;
 use super::{Envelope, Outcome, Phase, Source};
 use crate::base::clock::unix_millis;
 use crate::base::mailboxes::Publisher;
-use crate::observe::counters::{EpochChange, Following};
+use crate::observe::counters::{EpochOutcome, Following};
 use crate::topics::{Class, MessagePosition, Offer, Router, State, Topic};
 
 /// A message as the broker has brought it.
@@ -154,7 +154,12 @@ impl Router {
 
     /// What members have not got can not be had any more: they are told where messages go on.
     /// `false`: a mailbox or the budget has no room to tell them.
-    pub(super) fn replace_epoch(&self, topic: &Arc<Topic>, state: &mut State, to: Position) -> bool {
+    pub(super) fn replace_epoch(
+        &self,
+        topic: &Arc<Topic>,
+        state: &mut State,
+        to: Position,
+    ) -> bool {
         let before = state.epoch;
         if state.counts.total() > 0 {
             let Some(credits) = self.credits(&state.counts, topic, Publisher::Backend) else {
@@ -182,7 +187,12 @@ impl Router {
     }
 
     /// The broker has begun a new epoch; `false`: no room to tell members.
-    pub(super) fn change_epoch(&self, topic: &Arc<Topic>, state: &mut State, history: &History) -> bool {
+    pub(super) fn change_epoch(
+        &self,
+        topic: &Arc<Topic>,
+        state: &mut State,
+        history: &History,
+    ) -> bool {
         let offset = match topic.class.retention.is_some() {
             true => history.began.max(history.first - 1),
             false => history.top.offset,
@@ -191,8 +201,8 @@ impl Router {
         let has_room = self.replace_epoch(topic, state, Position { epoch, offset });
         if has_room {
             let what = match history.began >= before {
-                true => EpochChange::Continued,
-                false => EpochChange::Lost,
+                true => EpochOutcome::Continued,
+                false => EpochOutcome::Lost,
             };
             self.counters.count_epoch_change(what);
             let (topic, offsets) = (topic.name.as_ref(), what.name());

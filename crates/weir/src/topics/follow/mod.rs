@@ -29,13 +29,12 @@ use weir_engine::{Nanos, Share};
 use super::{Router, State, Topic, lock};
 use crate::observe::counters::{ClusterLimit, Following};
 pub(crate) use envelope::Envelope;
-pub(crate) use needs::{Need, Needs, Question};
+pub(crate) use needs::{Need, Needs, Question, Replay};
 pub(super) use parked::Entry;
 pub(crate) use parked::Followed;
-use parked::Parked;
 #[cfg(test)]
 pub(super) use parked::PARKED_MAX;
-pub(crate) use replay::Replay;
+use parked::Parked;
 pub(crate) use seeded_bug::SeededBug;
 
 /// How far this node follows a topic of the cluster.

@@ -5,9 +5,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tokio::sync::Notify;
-use weir_broker::Name;
+use weir_broker::{HistoryQuery, Name};
+use weir_engine::ConnId;
+use weir_wire::format::Format;
+use weir_wire::v1::Position;
 
-use super::Replay;
 use crate::topics::lock;
 
 /// A request to the broker that a topic waits for.
@@ -21,6 +23,31 @@ pub(crate) enum Need {
     Leave(Name),
     /// Call [`Router::go_on`](super::Router::go_on) soon: a mailbox or the budget had no room.
     Retry(Name),
+}
+
+/// A part of a topic's messages that a resume needs from the broker, as the ring of this node begins
+/// later.
+///
+/// Limits: a resume waits for one part at a time. One that has no answer to its subscription yet
+/// counts as parked.
+#[derive(Debug)]
+pub(crate) struct Replay {
+    pub(super) topic: Name,
+    pub(super) after: u64,
+    pub(super) messages_max: usize,
+    pub(super) conn: ConnId,
+    /// Of the resume.
+    pub(super) number: u32,
+    /// The subscription, if it has no answer yet.
+    pub(super) first: Option<(Format, Option<Position>)>,
+}
+
+impl Replay {
+    /// What the broker is asked.
+    pub(crate) fn query(&self) -> HistoryQuery {
+        let (topic, after) = (Name::clone(&self.topic), self.after);
+        HistoryQuery { topic, after, messages_max: self.messages_max }
+    }
 }
 
 /// Tells the answers apart that a topic may get: it takes only the one that it waits for.

@@ -5,42 +5,19 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use weir_broker::{History, HistoryQuery, Name};
+use weir_broker::{History, Name};
 use weir_engine::{Command, ConnId, Credit, ReplayChunk};
 use weir_wire::format::Format;
 use weir_wire::v1::Position;
 
+use super::Source;
 use super::apply::Arrived;
-use super::parked::tell_unreachable;
-use super::{Parked, Source};
+use super::needs::Replay;
+use super::parked::{Parked, tell_unreachable};
 use crate::base::mailboxes;
 use crate::observe::counters::ResumeOutcome;
 use crate::topics::resume::Missed;
 use crate::topics::{MessagePosition, Router, State, Topic};
-
-/// A part of a topic's messages that a resume needs from the broker.
-///
-/// Limits: a resume waits for one part at a time. One that has no answer to its subscription yet
-/// counts as parked.
-#[derive(Debug)]
-pub(crate) struct Replay {
-    topic: Name,
-    after: u64,
-    messages_max: usize,
-    conn: ConnId,
-    /// Of the resume.
-    number: u32,
-    /// The subscription, if it has no answer yet.
-    first: Option<Parked>,
-}
-
-impl Replay {
-    /// What the broker is asked.
-    pub(crate) fn query(&self) -> HistoryQuery {
-        let (topic, after, messages_max) = (Name::clone(&self.topic), self.after, self.messages_max);
-        HistoryQuery { topic, after, messages_max }
-    }
-}
 
 impl Topic {
     /// Whether the broker may keep messages behind this offset that the ring has let go of.
@@ -87,8 +64,7 @@ impl Router {
             },
         };
         self.parked.fetch_add(1, Ordering::Relaxed);
-        let first = Some(Parked { conn, number, format, position });
-        self.read_part(topic, state, Asked { conn, number, first }, after);
+        self.read_part(topic, state, (conn, number), after, Some((format, position)));
     }
 
     /// A running resume goes on with what the broker keeps behind this offset.
@@ -99,12 +75,18 @@ impl Router {
         (conn, number): (ConnId, u32),
         after: u64,
     ) {
-        self.read_part(topic, state, Asked { conn, number, first: None }, after);
+        self.read_part(topic, state, (conn, number), after, None);
     }
 
-    fn read_part(&self, topic: &Topic, state: &State, asked: Asked, after: u64) {
+    fn read_part(
+        &self,
+        topic: &Topic,
+        state: &State,
+        (conn, number): (ConnId, u32),
+        after: u64,
+        first: Option<(Format, Option<Position>)>,
+    ) {
         self.counters.count_resume_read();
-        let Asked { conn, number, first } = asked;
         let mean = state.extra.as_ref().and_then(|extra| extra.ring.mean_bytes());
         let messages_max = self.chunk_bytes_max / mean.unwrap_or(MEAN_BYTES).max(1);
         self.needs.push_replay(Replay {
@@ -128,11 +110,13 @@ impl Router {
             // The connection may have gone meanwhile, or have unsubscribed.
             let Some((epoch, _)) = self.resumes.state_of(conn, topic.id, number) else { return };
             match first {
-                Some(parked) => self.begin_replay(credit, (topic, state), parked, history),
+                Some((format, position)) => {
+                    let parked = Parked { conn, number, format, position };
+                    self.begin_replay(credit, (topic, state), parked, history);
+                }
                 None => {
-                    let history = history.filter(|history| {
-                        history.top.epoch == epoch && state.epoch == epoch
-                    });
+                    let history = history
+                        .filter(|history| history.top.epoch == epoch && state.epoch == epoch);
                     let part = history.and_then(|history| {
                         self.part_of(history, (topic, state), (conn, number), after)
                     });
@@ -170,8 +154,7 @@ impl Router {
                 (offset, ResumeOutcome::Recovered)
             }
             Some(Missed::AtBroker(_) | Missed::Unknown)
-                if topic.class.resumes_from_oldest
-                    && history.first <= state.sent(&topic.class) =>
+                if topic.class.resumes_from_oldest && history.first <= state.sent(&topic.class) =>
             {
                 (history.first - 1, ResumeOutcome::NotRecovered)
             }
@@ -232,13 +215,6 @@ impl Router {
         let chunk = ReplayChunk { conn, topic: topic.id, resume, begin, messages, after, is_last };
         (after > behind).then_some(chunk)
     }
-}
-
-/// The resume that asks for a part.
-struct Asked {
-    conn: ConnId,
-    number: u32,
-    first: Option<Parked>,
 }
 
 /// Messages of a part, however short they are.

@@ -12,7 +12,7 @@ use weir_broker::{History, Received};
 use weir_engine::{Item, Share};
 
 use super::*;
-use crate::observe::counters::{ClusterLimit, EpochChange, Following};
+use crate::observe::counters::{ClusterLimit, EpochOutcome, Following};
 use crate::topics::follow::PARKED_MAX;
 use crate::topics::{Need, Question};
 
@@ -72,7 +72,11 @@ pub(super) fn received(offset: u64) -> Received {
 }
 
 impl Room {
-    pub(super) fn subscribe(&self, number: u64, position: Option<(u64, u64)>) -> Result<(), SubscribeError> {
+    pub(super) fn subscribe(
+        &self,
+        number: u64,
+        position: Option<(u64, u64)>,
+    ) -> Result<(), SubscribeError> {
         self.subscribe_to("t", number, position)
     }
 
@@ -323,8 +327,8 @@ fn a_new_epoch_is_told_before_its_first_message() {
     assert_eq!(room.asked(), ["read t 3"]);
     room.history((9, 4), (1, 3), 4..=4);
     assert_eq!(room.hear(), ["1 now 9.3", "1 m4"]);
-    let counted = EpochChange::ALL.map(|what| room.router.counters.epoch_changes(what));
-    assert_eq!((EpochChange::ALL[0], counted), (EpochChange::Continued, [1, 1]));
+    let counted = EpochOutcome::ALL.map(|what| room.router.counters.epoch_changes(what));
+    assert_eq!((EpochOutcome::ALL[0], counted), (EpochOutcome::Continued, [1, 1]));
     room.end();
 }
 
