@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use super::*;
 use crate::contract::{Broker, Error, Event, EventHandler, Published};
-use crate::records::{Batch, BatchId, Claim, Entry, HistoryQuery, Node, Received, Retention};
+use crate::records::{
+    Batch, BatchId, Claim, Entry, HistoryQuery, Member, Node, Received, Retention,
+};
 
 #[derive(Default)]
 struct Recorder(Mutex<Vec<Event>>);
@@ -347,6 +349,120 @@ async fn a_node_that_was_silent_for_long_has_claimed_nothing() {
         node.announce(about).await.unwrap();
         assert_eq!(memory.connections("d").len(), usize::from(is_remembered));
     }
+}
+
+/// Nodes "a" and "b", which announce themselves and listen to "t", and a member of "b".
+async fn two_nodes() -> (Memory, [(Arc<dyn Broker>, Arc<Recorder>); 2]) {
+    let memory = Memory::new(&MemoryOptions::default());
+    let nodes = ["a", "b"].map(|name| node(&memory, name));
+    for (node, _) in &nodes {
+        let node = Arc::downgrade(node);
+        tokio::spawn(async move {
+            while let Some(node) = node.upgrade() {
+                let (number, name) = (node.number(), String::new());
+                let about = Node { number, name, revoked_to: None, about: String::new() };
+                let _ = node.announce(about).await;
+                drop(node);
+                pause(3).await;
+            }
+        });
+    }
+    for (node, _) in &nodes {
+        node.join(vec!["t".into()]).await.unwrap();
+    }
+    nodes[1].0.enter(vec![member(1)]).await.unwrap();
+    for (_, recorder) in &nodes {
+        assert_eq!(presence(recorder).await, ["1 joins"]);
+    }
+    (memory, nodes)
+}
+
+fn member(connection: u64) -> (Name, Member) {
+    ("t".into(), Member { connection: ConnectionNumber(connection), device: "d".into() })
+}
+
+/// What has been heard of presence since the last time, and of gaps.
+async fn presence(recorder: &Recorder) -> Vec<String> {
+    let mut told = Vec::new();
+    for event in recorder.heard().await {
+        if let Event::Presence { joined, left, .. } = event {
+            let members = [(joined, "joins"), (left, "leaves")];
+            let told_each = members.into_iter().flat_map(|(members, what)| {
+                members.into_iter().map(move |member| format!("{} {what}", member.connection.0))
+            });
+            told.extend(told_each);
+        } else if event == Event::Gap(Scope::All) {
+            told.push("gap".to_owned());
+        }
+    }
+    told
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_broker_that_nobody_reaches_empties_no_room() {
+    let (memory, [(_a, one), (_b, two)]) = two_nodes().await;
+    for stops in [true, false] {
+        match stops {
+            true => memory.pause(None),
+            false => memory.set_reachable(false),
+        }
+        pause(300).await;
+        match stops {
+            true => memory.resume(None),
+            false => memory.set_reachable(true),
+        }
+        pause(60).await;
+        assert_eq!(
+            (presence(&one).await, presence(&two).await),
+            (vec!["gap".into()], vec!["gap".into()])
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn members_of_a_node_that_is_cut_off_leave_once() {
+    let (memory, [(_a, one), (b, two)]) = two_nodes().await;
+    memory.disconnect("b");
+    pause(20).await;
+    memory.pause(Some("a"));
+    pause(300).await;
+    memory.resume(Some("a"));
+    pause(5).await;
+    assert_eq!(presence(&one).await, ["gap"]);
+    pause(30).await;
+    assert_eq!(presence(&one).await, ["1 leaves"]);
+    memory.reconnect("b");
+    // Of what it has missed, and, with its next announcement, of its members.
+    pause(4).await;
+    assert_eq!(presence(&two).await, ["gap", "gap"]);
+    b.enter(vec![member(1), member(2)]).await.unwrap();
+    pause(60).await;
+    assert_eq!(presence(&one).await, ["1 joins", "2 joins"]);
+    memory.kill("b");
+    pause(60).await;
+    assert_eq!(presence(&one).await, ["1 leaves", "2 leaves"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn changes_of_presence_are_dropped_and_doubled() {
+    let (memory, [(a, one), (_b, two)]) = two_nodes().await;
+    memory.drop_next("a", EventKind::Presence, 1);
+    memory.double_next("b", EventKind::Presence, 1);
+    memory.set_delays(
+        "b",
+        Delays { event: Duration::from_secs(2)..Duration::from_secs(3), ..Delays::default() },
+    );
+    a.enter(vec![member(7)]).await.unwrap();
+    a.exit(vec![member(7)]).await.unwrap();
+    assert_eq!(presence(&one).await, ["7 leaves"]);
+    assert_eq!(presence(&two).await, Vec::<String>::new());
+    pause(3).await;
+    assert_eq!(presence(&two).await, ["7 joins", "7 joins", "7 leaves"]);
+    memory.lose_subscriptions("b", &Scope::Topics(vec!["t".into()]));
+    a.enter(vec![member(8)]).await.unwrap();
+    memory.lose_subscriptions("b", &Scope::Topics(vec!["t".into()]));
+    pause(3).await;
+    assert_eq!(presence(&two).await, Vec::<String>::new());
 }
 
 #[tokio::test(start_paused = true)]

@@ -71,12 +71,9 @@ impl Client {
             let own = vec![Interest::Node(NodeNumber(leased))];
             self.servers.join(own, until, None::<()>).await?;
         }
-        if is_next {
-            self.present().begin(&next);
-            if stay.is_some() {
-                tracing::warn!("this node was away for too long, or Redis has lost its presence");
-                self.context.handler.handle(Event::Gap(Scope::All));
-            }
+        if is_next && self.present().begin(&next) {
+            tracing::warn!("this node was away for too long, or Redis has lost its presence");
+            self.context.handler.handle(Event::Gap(Scope::All));
         }
         Ok(())
     }

@@ -73,12 +73,14 @@ impl Present {
         self.stay > 0
     }
 
-    /// Begins the next stay, if it has not begun meanwhile. It has no members.
-    pub(super) fn begin(&mut self, next: &Stay) {
+    /// Begins the next stay, if it has not begun meanwhile. It has no members; whether the one before had some.
+    pub(super) fn begin(&mut self, next: &Stay) -> bool {
+        let had_members = self.stay < next.number && !self.topics.is_empty();
         if self.stay < next.number {
             self.stay = next.number;
             self.topics.clear();
         }
+        had_members
     }
 
     /// Forgets all topics.
@@ -156,5 +158,92 @@ impl Present {
     /// The topics.
     pub(super) fn topics(&self) -> Vec<Name> {
         self.topics.keys().cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name() -> Name {
+        "t".into()
+    }
+
+    /// Enters, and gives the number of the entry if it is to be written first.
+    fn begin(present: &mut Present, interruptions: u64) -> Option<u64> {
+        let unwritten = present.begin_entering([name()].iter(), interruptions);
+        present.written(&unwritten, interruptions);
+        unwritten.first().map(|(_, entry)| *entry)
+    }
+
+    fn end(present: &mut Present) {
+        let stay = present.stay();
+        present.end_entering(&stay, [name()].iter());
+    }
+
+    /// A node with a member, which has entered.
+    fn entered() -> Present {
+        let mut present = Present::new("node");
+        assert!(!present.begin(&present.next()));
+        assert_eq!(begin(&mut present, 0), Some(1));
+        end(&mut present);
+        present
+    }
+
+    #[test]
+    fn a_topic_is_written_once_and_again_after_an_interruption() {
+        let mut present = entered();
+        for (interruptions, entry) in [(0, None), (1, Some(1)), (1, None), (2, Some(1))] {
+            assert_eq!(begin(&mut present, interruptions), entry);
+            end(&mut present);
+        }
+        // As long as it is not written, the next call writes it too.
+        let unwritten = present.begin_entering([name()].iter(), 3);
+        assert_eq!(present.begin_entering([name()].iter(), 3), unwritten);
+    }
+
+    #[test]
+    fn an_empty_topic_is_forgotten_unless_members_enter() {
+        let mut present = entered();
+        let mark = present.mark(&name()).expect("it is known");
+        assert_eq!(present.emptied(&name(), &mark), Some(1));
+        assert!(present.mark(&name()).is_none());
+        assert_eq!(begin(&mut present, 0), Some(2));
+        // Members are entering when others begin to leave.
+        assert!(present.mark(&name()).is_none());
+        end(&mut present);
+        // Members begin to enter, or enter, while others leave.
+        let mark = present.mark(&name()).expect("it is known");
+        assert_eq!(begin(&mut present, 0), None);
+        assert_eq!(present.emptied(&name(), &mark), None);
+        end(&mut present);
+        assert_eq!(present.emptied(&name(), &mark), None);
+        let mark = present.mark(&name()).expect("it is known");
+        assert_eq!(present.emptied(&name(), &mark), Some(2));
+        // Its entry could not be taken out.
+        let stay = present.stay();
+        present.remember(&stay, &name(), 2);
+        assert_eq!(present.topics(), [name()]);
+        assert_eq!(begin(&mut present, 0), Some(2));
+    }
+
+    #[test]
+    fn a_stay_that_begins_has_nothing_of_the_one_before() {
+        let mut present = entered();
+        let (before, mark) = (present.stay(), present.mark(&name()).expect("it is known"));
+        assert_eq!((&*before.name, &before.before), ("node:1", &None));
+        let next = present.next();
+        assert!(present.begin(&next));
+        assert!(!present.begin(&next));
+        assert_eq!(present.stay(), next);
+        assert_eq!((&*next.name, next.before.as_deref()), ("node:2", Some("node:1")));
+        assert_eq!(begin(&mut present, 0), Some(2));
+        // What was under way before.
+        present.end_entering(&before, [name()].iter());
+        assert!(present.mark(&name()).is_none());
+        end(&mut present);
+        assert_eq!(present.emptied(&name(), &mark), None);
+        present.remember(&before, &"other".into(), 1);
+        assert_eq!(present.topics(), [name()]);
     }
 }

@@ -49,19 +49,17 @@ impl Living {
         self.broker.join(topics.to_vec()).await.expect("joined");
     }
 
-    /// How often each connection has left a topic, as it was told so far.
-    fn left(&self) -> BTreeMap<(Name, u64), u32> {
-        let mut times = BTreeMap::new();
+    /// The members that have left, as it was told so far.
+    fn left(&self) -> BTreeSet<(Name, u64)> {
         self.heard.look(|events| {
+            let mut found = BTreeSet::new();
             for event in events {
                 if let Event::Presence { topic, left, .. } = event {
-                    for member in left {
-                        *times.entry((topic.clone(), member.connection.0)).or_default() += 1;
-                    }
+                    found.extend(left.iter().map(|member| (topic.clone(), member.connection.0)));
                 }
             }
-        });
-        times
+            found
+        })
     }
 
     /// How many members have left, as it was told so far.
@@ -103,20 +101,35 @@ fn texts(value: Value) -> Vec<String> {
     redis::from_redis_value(value).expect("texts")
 }
 
-/// The nodes that have let members of dead ones leave.
-fn enders(redis: &Redis) -> BTreeSet<String> {
+/// The nodes that have carried out a script with this argument since the log began.
+fn callers(redis: &Redis, argument: &str) -> BTreeSet<String> {
     let log = ask(redis, redis::cmd("SLOWLOG").arg("GET").arg(-1));
     let log: Vec<Slow> = redis::from_redis_value(log).expect("a log");
-    let ends = |arguments: &[Vec<u8>]| arguments.iter().any(|argument| argument == b"end");
-    log.into_iter().filter(|slow| ends(&slow.3)).map(|slow| slow.5).collect()
+    let has_it = |slow: &Slow| slow.3.iter().any(|found| found == argument.as_bytes());
+    let names = log.into_iter().filter(has_it).map(|slow| slow.5);
+    // What a script does has none.
+    names.filter(|name| !name.is_empty()).collect()
 }
 
 /// What Redis has carried out: number, time, microseconds, the command, from where, and from whom.
 type Slow = (u64, u64, u64, Vec<Vec<u8>>, String, String);
 
+/// What tells a node from all others.
+fn instance(redis: &Redis, name: &str) -> String {
+    let nodes = texts(ask(redis, redis::cmd("HGETALL").arg(shared('h'))));
+    let node = nodes.chunks(2).find(|pair| pair[1].lines().nth(2) == Some(name));
+    node.expect("it is announced")[0].clone()
+}
+
 /// Stays that go on, as far as Redis knows.
 fn stays(redis: &Redis) -> Vec<String> {
     texts(ask(redis, redis::cmd("ZRANGE").arg(shared('y')).arg(0).arg(-1)))
+}
+
+/// For how long a stay was seen without its node (ms), if it goes on.
+fn dead_for(redis: &Redis, stay: &str) -> Option<f64> {
+    let time = ask(redis, redis::cmd("ZSCORE").arg(shared('y')).arg(stay));
+    redis::from_redis_value(time).expect("a time")
 }
 
 /// Stays that have ended and may have members.
@@ -128,12 +141,13 @@ fn keys(redis: &Redis, pattern: &str) -> Vec<String> {
     texts(ask(redis, redis::cmd("KEYS").arg(pattern)))
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn one_node_at_a_time_lets_the_members_of_a_dead_one_leave() {
-    let log = ["--slowlog-log-slower-than", "0", "--slowlog-max-len", "100000"];
+    let log = ["--slowlog-log-slower-than", "0", "--slowlog-max-len", "1000000"];
     let redis = Redis::start_with(|_| Ok(log.map(str::to_owned).to_vec())).expect("a Redis");
-    let kept = Duration::from_secs(3);
-    let topics = topics(3000);
+    // So long that no turn ends because a node is slow.
+    let kept = Duration::from_secs(18);
+    let topics = topics(100);
     let mut living = BTreeMap::new();
     for name in ["one", "two", "three"] {
         let node = Living::open(options(&redis, name, kept)).await;
@@ -142,29 +156,32 @@ async fn one_node_at_a_time_lets_the_members_of_a_dead_one_leave() {
     }
     let dead = Living::open(options(&redis, "dead", kept)).await;
     dead.broker.enter(one_each(&topics)).await.expect("entered");
-    ask(&redis, redis::cmd("SLOWLOG").arg("RESET"));
+    let stay = format!("{}:1", instance(&redis, "dead"));
     drop(dead);
-    until("the first members leave", || living["weir:one"].left_count() > 0).await;
-    let mut turn = enders(&redis).into_iter();
-    let first = turn.next().expect("a node has done it");
-    assert_eq!(turn.next(), None);
-    // It dies, too, in the midst of it.
-    let killed = living.remove(&first).expect("it is not dead");
-    let count = killed.left_count();
-    drop(killed);
-    assert!(count < topics.len(), "it has ended before it died");
-    let stays = ended(&redis);
-    assert_eq!(stays.len(), 1);
-    let has_heard_all = |node: &Living| node.left_count() >= topics.len();
-    until("another one goes on", || living.values().all(has_heard_all)).await;
-    until("nothing is left to do", || ended(&redis).is_empty()).await;
+    until("it is seen dead", || dead_for(&redis, &stay).is_some_and(|time| time > 0.0)).await;
+    // As if its time were over. One of the topics holds the work up.
+    let members = &keys(&redis, &format!("*m:topic 3?{stay}"))[0];
+    ask(&redis, redis::cmd("RENAME").arg(members).arg("aside"));
+    ask(&redis, redis::cmd("SET").arg(members).arg("no set"));
+    ask(&redis, redis::cmd("ZADD").arg(shared('y')).arg(1e9).arg(&stay));
+    let all_but_one = |node: &Living| node.left_count() == topics.len() - 1;
+    until("the other members leave", || living.values().all(all_but_one)).await;
+    let turn: Vec<String> = callers(&redis, "end").into_iter().collect();
+    let [first] = &turn[..] else { panic!("{turn:?} do it") };
+    ask(&redis, redis::cmd("SLOWLOG").arg("RESET"));
+    until("every node has looked", || callers(&redis, &shared('f')).len() == 3).await;
+    assert!(callers(&redis, "end").iter().all(|caller| caller == first));
+    // It dies, too, and its turn ends.
+    drop(living.remove(first).expect("it is not dead"));
+    assert_eq!(ended(&redis), [&*stay]);
+    ask(&redis, redis::cmd("RENAME").arg("aside").arg(members));
+    ask(&redis, redis::cmd("HSET").arg(shared('f')).arg("t").arg(0));
+    until("another one goes on", || ended(&redis).is_empty()).await;
+    until("all have left", || living.values().all(|node| node.left_count() == topics.len())).await;
     for node in living.values() {
-        let left = node.left();
-        assert_eq!(left.len(), topics.len());
-        assert!(left.values().all(|times| *times == 1), "{left:?}");
+        assert_eq!(node.left().len(), topics.len(), "each has left once");
     }
-    assert!(enders(&redis).len() > 1);
-    assert_eq!(keys(&redis, &format!("*{}*", stays[0])), Vec::<String>::new());
+    assert_eq!(keys(&redis, &format!("*{stay}*")), Vec::<String>::new());
 }
 
 #[tokio::test]
@@ -194,8 +211,28 @@ async fn a_silent_redis_empties_no_room() {
     let is_last = |event: &Event| matches!(event, Event::Presence { joined, .. } if joined.iter().any(|it| *it == member(9, "a")));
     let left = one.left();
     one.heard.take(is_last).await;
-    assert_eq!(left.into_keys().collect::<Vec<_>>(), [(topics[0].clone(), 3)]);
+    assert_eq!(left, [(topics[0].clone(), 3)].into());
     assert_eq!(page_of(&one.broker, &topics[0]).await, [1, 2, 9]);
+}
+
+#[tokio::test]
+async fn time_in_which_nobody_looks_does_not_count() {
+    let redis = Redis::start().expect("a Redis");
+    let kept = Duration::from_secs(12);
+    let _one = Living::open(options(&redis, "one", kept)).await;
+    let dead = Living::open(options(&redis, "dead", kept)).await;
+    let stay = format!("{}:1", instance(&redis, "dead"));
+    drop(dead);
+    until("it is seen dead", || dead_for(&redis, &stay).is_some_and(|time| time > 0.0)).await;
+    // As if that had been an hour ago.
+    let looked = || {
+        let at = ask(&redis, redis::cmd("HGET").arg(shared('f')).arg("s"));
+        redis::from_redis_value::<u64>(at).expect("a time")
+    };
+    let long_ago = looked() - 3_600_000;
+    ask(&redis, redis::cmd("HSET").arg(shared('f')).arg("s").arg(long_ago));
+    until("a node has looked", || looked() > long_ago).await;
+    assert!(dead_for(&redis, &stay).is_some(), "its stay has ended");
 }
 
 #[tokio::test]
@@ -274,9 +311,12 @@ async fn a_redis_that_has_lost_everything_learns_of_the_members_again() {
     })
     .await;
     // As after the gap that the node is told then.
-    while page_of(&one.broker, &topics[2]).await.is_empty() {
-        enter().await;
-    }
+    let entering = async {
+        while page_of(&one.broker, &topics[2]).await.is_empty() {
+            enter().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), entering).await.expect("they are listed");
     for topic in &topics {
         assert_eq!(page_of(&one.broker, topic).await.len(), 1);
     }
@@ -284,53 +324,40 @@ async fn a_redis_that_has_lost_everything_learns_of_the_members_again() {
     drop(two);
     until("its members leave", || one.left_count() == 3).await;
     until("nothing is left to do", || ended(&redis).is_empty()).await;
-    assert!(one.left().values().all(|times| *times == 1), "{:?}", one.left());
+    assert_eq!(one.left().len(), 3, "each has left once");
 }
 
 #[tokio::test]
 async fn an_index_names_the_topics_that_have_members() {
     let redis = Redis::start().expect("a Redis");
     let (broker, _) = node(&redis.url(), "one").await;
-    let broker = Arc::new(broker);
     let topics = topics(40);
-    // Several at once, also for one topic.
-    let mut tasks = Vec::new();
-    for task in 0..4_u64 {
-        let (broker, topics) = (broker.clone(), topics.clone());
-        tasks.push(tokio::spawn(async move {
-            for round in 0..60 {
-                let some =
-                    topics.iter().skip(usize::try_from(round % 7).expect("small")).step_by(3);
-                let some: Vec<_> = some.map(|topic| (topic.clone(), member(task, "a"))).collect();
-                if (round + task) % 2 == 0 {
-                    broker.enter(some).await.expect("entered");
-                } else {
-                    broker.exit(some).await.expect("exited");
-                }
+    let each = |connection| {
+        let each = topics.iter().map(|topic| (topic.clone(), member(connection, "a")));
+        each.collect::<Vec<_>>()
+    };
+    let indexed = || match keys(&redis, "*}x:*").first() {
+        Some(index) => texts(ask(&redis, redis::cmd("ZRANGE").arg(index).arg(0).arg(-1))),
+        None => Vec::new(),
+    };
+    for round in 0..30 {
+        broker.enter(each(1)).await.expect("entered");
+        assert_eq!(indexed().len(), topics.len());
+        // The last one leaves and another one enters, together.
+        let (exited, entered) = match round % 2 {
+            0 => tokio::join!(broker.exit(each(1)), broker.enter(each(2))),
+            _ => {
+                let (entered, exited) = tokio::join!(broker.enter(each(2)), broker.exit(each(1)));
+                (exited, entered)
             }
-        }));
-    }
-    for task in tasks {
-        task.await.expect("no panic");
-    }
-    let index = keys(&redis, "*}x:*");
-    let indexed = texts(ask(&redis, redis::cmd("ZRANGE").arg(&index[0]).arg(0).arg(-1)));
-    let with_members = keys(&redis, "*}m:*");
-    for key in &with_members {
-        let topic = key.split_once("}m:").and_then(|(_, rest)| rest.split_once('\0'));
-        let (topic, _) = topic.expect("a key of members");
-        assert!(indexed.iter().any(|known| known == topic), "{topic} is not in the index");
-    }
-    assert!(!with_members.is_empty());
-    // One after the other, nothing is left in the end.
-    for task in 0..4 {
-        let all = topics.iter().map(|topic| (topic.clone(), member(task, "a")));
-        let all: Vec<_> = all.collect();
-        broker.enter(all.clone()).await.expect("entered");
-        broker.exit(all).await.expect("exited");
-    }
-    for pattern in ["*}x:*", "*}m:*", "*}u:*"] {
-        assert_eq!(keys(&redis, pattern), Vec::<String>::new());
+        };
+        exited.expect("exited");
+        entered.expect("entered");
+        assert_eq!(indexed().len(), topics.len(), "{round}");
+        broker.exit(each(2)).await.expect("exited");
+        for pattern in ["*}x:*", "*}m:*", "*}u:*"] {
+            assert_eq!(keys(&redis, pattern), Vec::<String>::new(), "{round}");
+        }
     }
 }
 
