@@ -191,8 +191,7 @@ pub trait Broker: Send + Sync + 'static {
     /// [`Broker::enter`] is. To take out what is not there tells nobody.
     fn exit(&self, members: Vec<(Name, Member)>) -> Answer<'_, ()>;
 
-    /// The members of a topic on all nodes that live, a page at a time. A very large topic may count a device that is at
-    /// several nodes several times.
+    /// The members of a topic on all nodes that live, a page at a time.
     fn members(
         &self,
         topic: Name,

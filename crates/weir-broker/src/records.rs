@@ -180,7 +180,7 @@ pub struct MemberPage {
     pub is_last: bool,
     /// Connections in all, at this moment.
     pub connections: u64,
-    /// Devices in all, at this moment.
+    /// Devices in all, at this moment. Above some thousand a device that is at several nodes may count once for each.
     pub devices: u64,
 }
 

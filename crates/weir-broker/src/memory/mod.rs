@@ -18,6 +18,7 @@
 //! ```
 
 mod agenda;
+mod changes;
 mod devices;
 mod faults;
 mod link;

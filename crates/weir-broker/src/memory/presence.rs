@@ -10,9 +10,7 @@ use tokio::time::Instant;
 
 use super::LinkId;
 use super::nodes::Nodes;
-use super::state::State;
-use crate::contract::Event;
-use crate::records::{ConnectionNumber, Member, MemberPage, Name, by_topic};
+use crate::records::{ConnectionNumber, Member, MemberPage, Name};
 
 /// The members of all topics, by the node that entered them.
 pub(super) struct Presence {
@@ -31,16 +29,13 @@ pub(super) struct Presence {
 
 /// What has changed in a topic.
 #[derive(Default)]
-struct Change {
-    joined: Vec<Member>,
-    left: Vec<Member>,
+pub(super) struct Change {
+    pub(super) joined: Vec<Member>,
+    pub(super) left: Vec<Member>,
 }
 
 /// Looks for dead nodes in the time for which members outlive theirs.
 const LOOKS: u32 = 6;
-
-/// Members at once: if each replaces another one, their event is full.
-const CHUNK: usize = Event::MEMBERS_MAX / 2;
 
 impl Presence {
     pub(super) fn new(kept: Duration, now: Instant) -> Presence {
@@ -54,7 +49,7 @@ impl Presence {
         }
     }
 
-    fn enter(&mut self, link: LinkId, topic: &Name, entered: &[Member]) -> Change {
+    pub(super) fn enter(&mut self, link: LinkId, topic: &Name, entered: &[Member]) -> Change {
         let mut change = Change::default();
         let links = self.topics.entry(Name::clone(topic)).or_default();
         let members = links.entry(link).or_default();
@@ -70,7 +65,7 @@ impl Presence {
         change
     }
 
-    fn exit(
+    pub(super) fn exit(
         &mut self,
         link: LinkId,
         topic: &Name,
@@ -98,11 +93,16 @@ impl Presence {
     }
 
     /// What a node has in each topic.
-    fn of(&self, link: LinkId) -> Vec<(Name, Vec<ConnectionNumber>)> {
+    pub(super) fn of(&self, link: LinkId) -> Vec<(Name, Vec<ConnectionNumber>)> {
         let of = |(topic, links): (&Name, &BTreeMap<LinkId, BTreeMap<ConnectionNumber, Name>>)| {
             Some((Name::clone(topic), links.get(&link)?.keys().copied().collect()))
         };
         self.topics.iter().filter_map(of).collect()
+    }
+
+    /// Whether a node has members.
+    pub(super) fn has(&self, link: LinkId) -> bool {
+        self.counts.contains_key(&link)
     }
 
     /// A page of the members whose nodes live.
@@ -134,6 +134,11 @@ impl Presence {
         self.ended.remove(&link)
     }
 
+    /// The members of a node have left without it.
+    pub(super) fn end(&mut self, link: LinkId) {
+        self.ended.insert(link);
+    }
+
     /// When to look for dead nodes; `None`: no node has members.
     pub(super) fn due(&self, nodes: &Nodes) -> Option<Instant> {
         let first = self.counts.keys().map(|link| nodes.lives_until(*link)).min()?;
@@ -142,7 +147,7 @@ impl Presence {
     }
 
     /// Looks for dead nodes, and gives those whose members are to leave.
-    fn look(&mut self, nodes: &Nodes, now: Instant) -> Vec<LinkId> {
+    pub(super) fn look(&mut self, nodes: &Nodes, now: Instant) -> Vec<LinkId> {
         let pause = (now - self.looked).min(2 * self.kept / LOOKS);
         self.looked = now;
         let mut dead = BTreeMap::new();
@@ -150,66 +155,8 @@ impl Presence {
             let before = self.dead.get(link);
             dead.insert(*link, before.map_or(Duration::ZERO, |before| *before + pause));
         }
-        let kept = self.kept;
-        let gone = dead.extract_if(.., |_, dead_for| *dead_for >= kept);
-        let gone = gone.map(|(link, _)| link).collect();
         self.dead = dead;
-        gone
-    }
-}
-
-impl State {
-    pub(super) fn enter(&mut self, id: LinkId, members: Vec<(Name, Member)>, now: Instant) {
-        if !self.presence.counts.contains_key(&id) {
-            // From now on there is something to look for.
-            self.links.values().for_each(|link| link.wake.notify_one());
-        }
-        for (topic, members) in by_topic(members) {
-            for members in members.chunks(CHUNK) {
-                let change = self.presence.enter(id, &topic, members);
-                self.tell_change(&topic, change, now);
-            }
-        }
-    }
-
-    pub(super) fn exit(&mut self, id: LinkId, members: Vec<(Name, Member)>, now: Instant) {
-        for (topic, members) in by_topic(members) {
-            for members in members.chunks(CHUNK) {
-                let connections = members.iter().map(|member| member.connection);
-                let change = self.presence.exit(id, &topic, connections);
-                self.tell_change(&topic, change, now);
-            }
-        }
-    }
-
-    /// Takes all members of a node out.
-    pub(super) fn exit_all(&mut self, id: LinkId, now: Instant) {
-        for (topic, connections) in self.presence.of(id) {
-            for connections in connections.chunks(CHUNK) {
-                let change = self.presence.exit(id, &topic, connections.iter().copied());
-                self.tell_change(&topic, change, now);
-            }
-        }
-    }
-
-    /// Takes the members of nodes out that have been dead for too long, if it is time to look.
-    pub(super) fn look(&mut self, now: Instant) {
-        if self.presence.due(&self.nodes).is_none_or(|due| due > now) {
-            return;
-        }
-        for id in self.presence.look(&self.nodes, now) {
-            self.exit_all(id, now);
-            if self.links.contains_key(&id) {
-                self.presence.ended.insert(id);
-            }
-        }
-    }
-
-    fn tell_change(&mut self, topic: &Name, change: Change, now: Instant) {
-        let Change { joined, left } = change;
-        if !joined.is_empty() || !left.is_empty() {
-            let event = Event::Presence { topic: Name::clone(topic), joined, left };
-            self.tell(&event, now, |link| link.topics.contains(topic));
-        }
+        let gone = self.dead.iter().filter(|(_, dead_for)| **dead_for >= self.kept);
+        gone.map(|(link, _)| *link).collect()
     }
 }

@@ -69,6 +69,9 @@ impl Dialer {
         let stream = TcpStream::connect((address.host.as_str(), address.port)).await;
         let stream = stream.map_err(|error| error.to_string())?;
         stream.set_nodelay(true).map_err(|error| error.to_string())?;
+        // The kernel would deliver what a connection still carries when it is given up, perhaps minutes later: behind what
+        // was asked since.
+        stream.set_zero_linger().map_err(|error| error.to_string())?;
         let Some(tls) = &self.tls else { return Ok(Box::new(stream)) };
         let name = ServerName::try_from(address.host.clone()).map_err(|error| error.to_string())?;
         let stream = tls.connect(name, stream).await.map_err(|error| error.to_string())?;

@@ -126,7 +126,7 @@ impl Cluster for Lent {
     }
 
     fn presence_kept(&self) -> Duration {
-        Duration::from_secs(3)
+        Duration::from_secs(2)
     }
 
     fn break_connections(&self) -> Answer<'_, ()> {

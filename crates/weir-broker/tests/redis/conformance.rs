@@ -61,7 +61,7 @@ impl Cluster for Pair {
     }
 
     fn presence_kept(&self) -> Duration {
-        Duration::from_secs(3)
+        Duration::from_secs(2)
     }
 
     fn break_connections(&self) -> Answer<'_, ()> {

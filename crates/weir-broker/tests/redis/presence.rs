@@ -64,9 +64,8 @@ impl Living {
 
     /// How many members have left, as it was told so far.
     fn left_count(&self) -> usize {
-        let count = |event: &Event| match event {
-            Event::Presence { left, .. } => left.len(),
-            _ => 0,
+        let count = |event: &Event| {
+            if let Event::Presence { left, .. } = event { left.len() } else { 0 }
         };
         self.heard.look(|events| events.iter().map(count).sum())
     }
@@ -257,7 +256,7 @@ async fn what_a_node_enters_again_has_not_left_in_between() {
     turn.arg(shared('f')).arg(&["n", "another", "t", "9999999999999"]);
     ask(&redis, &turn);
     let mut forget = redis::cmd("ZREM");
-    ask(&redis, forget.arg(shared('y')).arg(&stays(&redis)));
+    ask(&redis, forget.arg(shared('y')).arg(stays(&redis)));
     two.heard.take(|event| *event == Event::Gap(Scope::All)).await;
     enter(&[(1, "a"), (2, "b"), (3, "a"), (6, "a")]).await;
     exit(3).await;

@@ -1,8 +1,11 @@
 //! Topics.
 
+use std::io::ErrorKind;
 use std::sync::Arc;
 
 use crate::common::{Heard, KEPT, batch, node, node_with, publish, read, until};
+use tokio::io::AsyncReadExt as _;
+use tokio::net::TcpListener;
 use tokio::time::Duration;
 use weir_broker::{Broker, Error, Event, Position, RedisOptions, Retention, Scope};
 use weir_tests::Redis;
@@ -296,4 +299,26 @@ async fn a_join_that_ends_in_vain_leaves_nothing() {
     assert_eq!(publish(&other, batch("u", 1, &["a"])).await.nodes, 0);
     assert_eq!(publish(&other, batch("t", 1, &["a"])).await.nodes, 1);
     heard.messages("t", 1).await;
+}
+
+#[tokio::test]
+async fn a_connection_that_is_given_up_carries_nothing_afterwards() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("redis://{}", listener.local_addr().expect("an address"));
+    let mut options = RedisOptions::new(&url, "test", "one");
+    options.connect_timeout = Duration::from_millis(100);
+    let opening = weir_broker::RedisBroker::open(options, Arc::new(Heard::default()));
+    let reading = async {
+        let (mut silent, _) = listener.accept().await.expect("a connection");
+        loop {
+            match silent.read(&mut [0; 1024]).await {
+                Ok(0) => panic!("it was closed, and what it had sent would have come before"),
+                Ok(_) => {}
+                Err(error) => break error.kind(),
+            }
+        }
+    };
+    let (opened, ended) = tokio::join!(opening, reading);
+    assert!(matches!(opened.err(), Some(Error::Unavailable(_))));
+    assert_eq!(ended, ErrorKind::ConnectionReset);
 }

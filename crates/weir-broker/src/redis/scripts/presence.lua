@@ -34,8 +34,10 @@ local function take(connection)
 end
 
 if ARGV[1] == 'end' then
-  for _, member in ipairs(redis.call('ZRANGE', key, 0, ARGV[4] - 1)) do
-    remove(member)
+  -- Their devices are counted no more when all have left.
+  local popped = redis.call('ZPOPMIN', key, ARGV[4])
+  for index = 1, #popped, 2 do
+    left[#left + 1] = popped[index]
   end
 end
 for index = 4, ARGV[1] == 'end' and 0 or #ARGV, 2 do
