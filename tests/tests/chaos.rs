@@ -72,6 +72,11 @@ fn outgrown() -> Result<()> {
 }
 
 #[test]
+fn mixed() -> Result<()> {
+    check(Fault::Mixed)
+}
+
+#[test]
 fn resharded() -> Result<()> {
     check(Fault::Resharded)
 }

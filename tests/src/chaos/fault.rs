@@ -37,6 +37,8 @@ pub enum Fault {
     Blackholed,
     /// The same, for longer than Redis keeps messages.
     Outgrown,
+    /// A node is killed, another one is cut off, and Redis is killed and comes back, all at once.
+    Mixed,
     /// Slots of a Redis Cluster move.
     Resharded,
     /// A primary of a Redis Cluster is killed, and its replica takes over.
@@ -45,7 +47,7 @@ pub enum Fault {
 
 impl Fault {
     /// All of them, with the names of their tests.
-    const ALL: [(Fault, &'static str); 12] = [
+    const ALL: [(Fault, &'static str); 13] = [
         (Fault::NodeKilled, "node_killed"),
         (Fault::NodeStopped, "node_stopped"),
         (Fault::RedisKilled, "redis_killed"),
@@ -56,6 +58,7 @@ impl Fault {
         (Fault::Delayed, "delayed"),
         (Fault::Blackholed, "blackholed"),
         (Fault::Outgrown, "outgrown"),
+        (Fault::Mixed, "mixed"),
         (Fault::Resharded, "resharded"),
         (Fault::PrimaryKilled, "primary_killed"),
     ];
@@ -67,6 +70,7 @@ impl Fault {
             | Fault::RedisKilledWithFile
             | Fault::Failover
             | Fault::Outgrown
+            | Fault::Mixed
             | Fault::PrimaryKilled => true,
             Fault::NodeKilled
             | Fault::NodeStopped
@@ -137,14 +141,17 @@ impl Machines {
 
     /// Which node a round kills.
     pub(super) fn victim(fault: Fault, round: usize) -> Option<usize> {
-        (fault == Fault::NodeKilled).then_some(round % NODES)
+        matches!(fault, Fault::NodeKilled | Fault::Mixed).then_some(round % NODES)
     }
 
     /// Has the fault happen; when it was over.
     pub(super) fn inflict(&mut self, fault: Fault, round: usize, scale: &Scale) -> Result<Instant> {
+        if fault == Fault::Mixed {
+            self.mix(round, scale)?;
+            return Ok(now());
+        }
         if let Some(victim) = Self::victim(fault, round) {
-            self.nodes[victim].kill()?;
-            self.killed = Some(victim);
+            self.kill(victim)?;
             return Ok(now());
         }
         if fault == Fault::NodeStopped {
@@ -186,6 +193,34 @@ impl Machines {
         Ok(now())
     }
 
+    fn kill(&mut self, victim: usize) -> Result<()> {
+        self.nodes[victim].kill()?;
+        self.killed = Some(victim);
+        Ok(())
+    }
+
+    /// The order is another one in each round.
+    fn mix(&mut self, round: usize, scale: &Scale) -> Result<()> {
+        let step = scale.outage / 4;
+        for turn in 0..4 {
+            match (turn + round) % 4 {
+                0 => self.kill(round % NODES)?,
+                1 => self.proxies()[(round + 1) % NODES].freeze(),
+                2 => self.proxies()[(round + 2) % NODES].delay(DELAY),
+                _ => {
+                    if let Broker::Single(redis, _) = &mut self.broker {
+                        redis.kill()?;
+                        pause(step);
+                        redis.restart()?;
+                    }
+                }
+            }
+            pause(step);
+        }
+        self.proxies().iter().for_each(Proxy::heal);
+        Ok(())
+    }
+
     /// Makes everything as it was before the fault.
     pub(super) fn mend(&mut self) -> Result<()> {
         if let Some(node) = self.killed.take() {
@@ -225,7 +260,7 @@ impl Broker {
                 pair[1].replicate(&pair[0])?;
                 Broker::Pair(pair, 0)
             }
-            Fault::RedisKilledWithFile => single_with(&["--appendonly", "yes"])?,
+            Fault::RedisKilledWithFile | Fault::Mixed => single_with(&["--appendonly", "yes"])?,
             Fault::NodeKilled
             | Fault::NodeStopped
             | Fault::RedisKilled
@@ -323,6 +358,7 @@ fn single(
         }
         Fault::NodeKilled
         | Fault::NodeStopped
+        | Fault::Mixed
         | Fault::Failover
         | Fault::Resharded
         | Fault::PrimaryKilled => {

@@ -129,7 +129,8 @@ pub struct Round {
     pub told_messages: usize,
     /// Messages that clients have not got without a word, and other broken promises.
     pub untold: usize,
-    /// Messages that were published again, as Redis had lost them or their keys.
+    /// Messages that stand in several epochs: those that Redis kept came again behind the loss that was told, and those
+    /// that it lost were published again.
     pub repeated: usize,
     /// Connections that ended although their node had not.
     pub lost_connections: usize,

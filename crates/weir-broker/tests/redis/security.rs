@@ -40,8 +40,8 @@ async fn a_user_and_a_password_are_given() {
     // These are the rights that the broker needs.
     let rights = "on >p@ss~ss ~weir:* &weir:* -@all +evalsha +script|load +hmget +hset +hget +hdel +hlen \
         +hgetall +hkeys +hincrby +get +set +exists +pexpire +pttl +unlink +time +info +xadd +xtrim +xrange \
-        +xinfo|stream +zadd +zrem +zcard +zrange +zscore +zpopmin +spublish +ssubscribe +sunsubscribe +wait +auth \
-        +hello +ping +client|setname +cluster|slots +asking";
+        +xinfo|stream +zadd +zrem +zcard +zrange +zscore +zpopmin +spublish +ssubscribe +sunsubscribe +wait \
+        +auth +hello +ping +client|setname +cluster|slots +cluster|info +asking";
     let mut user = redis::cmd("ACL");
     user.arg("SETUSER").arg("weir").arg(rights.split_whitespace().collect::<Vec<_>>());
     ask(&redis, &user);
