@@ -83,8 +83,11 @@ impl Device {
 
     /// What [`Device::greet`] does on a connection that is there.
     pub fn say_hello(&mut self, device_id: &str, topics: &[&str]) -> Result<()> {
-        let topics =
-            topics.iter().map(|topic| v1::Subscribe { topic: (*topic).into(), position: None });
+        let topics = topics.iter().map(|topic| v1::Subscribe {
+            topic: (*topic).into(),
+            position: None,
+            presence: false,
+        });
         let hello = v1::Hello {
             device_id: device_id.into(),
             topics: topics.collect(),

@@ -1,10 +1,12 @@
-//! Several nodes over a real Redis: one topic for all, resuming elsewhere, and a Redis that dies.
+//! Several nodes over a real Redis: one topic for all, resuming elsewhere, who is in a topic, and a
+//! Redis that dies.
 
+use std::collections::BTreeSet;
 use std::process::Command;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
-use weir_tests::{Answer, Device, Redis, Server, program};
+use weir_tests::{Answer, Device, PATIENCE, Redis, Server, now, program};
 use weir_wire::v1::{self, client_message, push, server_message};
 
 /// A node of the cluster in that Redis.
@@ -16,6 +18,11 @@ anonymous = true
 [cluster]
 redis = "{}"
 node = "{name}"
+presence_kept = "4s"
+[[topic_classes]]
+pattern = "room/*"
+presence = true
+presence_for = ["devices"]
 [[topic_classes]]
 pattern = "kept/*"
 retention_messages = 100
@@ -57,7 +64,7 @@ fn subscribe(
     position: Option<v1::Position>,
 ) -> Result<v1::Subscribed> {
     let topic = topic.to_owned();
-    let subscribe = v1::Subscribe { topic, position };
+    let subscribe = v1::Subscribe { topic, position, presence: false };
     device.send(client_message::Kind::Subscribe(subscribe))?;
     subscribed(device)
 }
@@ -248,5 +255,88 @@ fn a_redis_that_loses_all_is_told_and_service_goes_on() -> Result<()> {
     assert!(metrics.sum("weir_broker_connects_total", "") >= 4.0);
     let published = nodes[1].metrics()?.sum("weir_broker_publish_seconds_count", "");
     assert_eq!(published, 2.0);
+    Ok(())
+}
+
+/// A device that hears who is in the topic; what it has heard of so far.
+struct Watcher {
+    device: Device,
+    present: BTreeSet<String>,
+}
+
+impl Watcher {
+    fn enter(node: &Server, id: &str, topic: &str) -> Result<Watcher> {
+        let mut device = Device::greet(node.tcp, id, &[])?;
+        let topic = topic.to_owned();
+        let subscribe = v1::Subscribe { topic, position: None, presence: true };
+        device.send(client_message::Kind::Subscribe(subscribe))?;
+        subscribed(&mut device)?;
+        Ok(Watcher { device, present: BTreeSet::new() })
+    }
+
+    /// Hears on until these devices are there, and no others that it has heard of.
+    fn hear(&mut self, devices: &[&str]) -> Result<()> {
+        while !self.present.iter().eq(devices) {
+            let told = match self.device.hear()? {
+                Some(server_message::Kind::Presence(told)) => told,
+                // A new epoch, after Redis has lost all.
+                Some(server_message::Kind::Subscribed(_)) => continue,
+                other => bail!("expected Presence, got {other:?}"),
+            };
+            let name = |member: v1::Member| member.device_id;
+            for left in told.left.into_iter().map(name) {
+                self.present.remove(&left);
+            }
+            self.present.extend(told.joined.into_iter().map(name));
+        }
+        Ok(())
+    }
+}
+
+/// The devices in `room/1`, as a node lists them.
+fn listed(node: &Server) -> Result<BTreeSet<String>> {
+    let answer = Answer::get(node.admin, "/v1/topics/room%2F1/presence")?;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let list: Value = serde_json::from_str(&answer.body)?;
+    assert_eq!(list["complete"], true);
+    let members = list["members"].as_array().context("it lists members")?;
+    let devices = members.iter().filter_map(|member| member["device"].as_str());
+    Ok(devices.map(str::to_owned).collect())
+}
+
+#[test]
+fn who_is_in_a_topic_is_known_at_every_node() -> Result<()> {
+    let mut redis = Redis::start()?;
+    let (a, b, mut c) = (node(&redis, "a")?, node(&redis, "b")?, node(&redis, "c")?);
+    let mut watcher = Watcher::enter(&a, "watcher", "room/1")?;
+    let at_b = Device::greet(b.tcp, "at b", &["room/1"])?;
+    let at_c = Device::greet(c.tcp, "at c", &["room/1"])?;
+    watcher.hear(&["at b", "at c", "watcher"])?;
+    for node in [&a, &b, &c] {
+        assert!(listed(node)?.iter().eq(["at b", "at c", "watcher"]));
+    }
+    drop(at_b);
+    watcher.hear(&["at c", "watcher"])?;
+    // A node is killed: its members leave in the end.
+    c.kill()?;
+    drop(at_c);
+    watcher.hear(&["watcher"])?;
+    assert!(listed(&a)?.iter().eq(["watcher"]));
+    // Redis loses all, and the nodes tell it again.
+    let again = Device::greet(b.tcp, "again", &["room/1"])?;
+    watcher.hear(&["again", "watcher"])?;
+    redis.kill()?;
+    a.await_metrics("the loss of Redis", |metrics| {
+        metrics.sum("weir_broker_reachable", "") == 0.0
+    })?;
+    let answer = Answer::get(a.admin, "/v1/topics/room%2F1/presence")?;
+    assert_eq!(answer.status, 503, "{}", answer.body);
+    redis.restart()?;
+    let deadline = now() + PATIENCE;
+    while !listed(&b).is_ok_and(|listed| listed.iter().eq(["again", "watcher"])) {
+        ensure!(now() < deadline, "the members are not entered again");
+    }
+    drop(again);
+    watcher.hear(&["watcher"])?;
     Ok(())
 }

@@ -87,7 +87,7 @@ fn greet_protobuf(http: SocketAddr, device: &str) -> Result<Socket> {
     let whole = Upgrade::default();
     let headers = whole.headers.replace("weir.v1.json", "weir.v1.protobuf");
     let mut socket = Socket::open_by(http, &Upgrade { headers: &headers, ..Upgrade::default() })?;
-    let subscribe = v1::Subscribe { topic: "news".into(), position: None };
+    let subscribe = v1::Subscribe { topic: "news".into(), position: None, presence: false };
     let hello =
         v1::Hello { device_id: device.into(), topics: vec![subscribe], ..v1::Hello::default() };
     let hello = v1::ClientMessage { kind: Some(client_message::Kind::Hello(hello)) };

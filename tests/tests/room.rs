@@ -67,7 +67,11 @@ fn publish(topic: &str, said: &str, request: u32) -> client_message::Kind {
 }
 
 fn subscribe(topic: &str, position: Option<v1::Position>) -> client_message::Kind {
-    client_message::Kind::Subscribe(v1::Subscribe { topic: topic.into(), position })
+    client_message::Kind::Subscribe(v1::Subscribe {
+        topic: topic.into(),
+        position,
+        presence: false,
+    })
 }
 
 /// Greets with a token; the connection's id.

@@ -69,6 +69,7 @@ fn who_unsubscribes_hears_no_more_and_who_returns_begins_there() -> Result<()> {
     device.send(client_message::Kind::Subscribe(v1::Subscribe {
         topic: "news".into(),
         position: None,
+        presence: false,
     }))?;
     let Some(server_message::Kind::Subscribed(subscribed)) = device.hear()? else {
         panic!("expected Subscribed");
@@ -113,7 +114,8 @@ impl Way {
         let path = format!("/v1/sse?device={device}&topic=news");
         let stream = match self {
             Way::Frames => {
-                let topics = vec![v1::Subscribe { topic: "news".into(), position: None }];
+                let topics =
+                    vec![v1::Subscribe { topic: "news".into(), position: None, presence: false }];
                 let hello = v1::Hello { device_id: device.into(), topics, ..v1::Hello::default() };
                 let hello = v1::ClientMessage { kind: Some(client_message::Kind::Hello(hello)) };
                 let mut bytes = Vec::new();

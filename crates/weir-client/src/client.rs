@@ -147,7 +147,12 @@ impl Client {
         topic: &str,
         position: Position,
     ) -> Result<(), ClientError> {
-        self.subscribe(Subscription { topic: topic.to_owned(), from: Some(position) }).await
+        self.subscribe(Subscription {
+            topic: topic.to_owned(),
+            from: Some(position),
+            presence: false,
+        })
+        .await
     }
 
     /// Asks to leave a topic. The answer is [`Event::Unsubscribed`].
@@ -382,6 +387,7 @@ impl Client {
             Hear::Pong(pong) => Event::Pong(pong.data),
             Hear::Subscribed(told) => Event::Subscribed(told.into()),
             Hear::Unsubscribed(told) => Event::Unsubscribed(told.into()),
+            Hear::Presence(told) => Event::Presence(told.into()),
             Hear::Published(told) => Event::Published(told.into()),
             Hear::Error(told) => Event::Error(told.into()),
             Hear::Expiring(told) => Event::Expiring(Expiring { expires_at_ms: told.expires_at_ms }),

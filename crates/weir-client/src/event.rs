@@ -15,6 +15,9 @@ pub enum Event {
     Subscribed(Subscribed),
     /// This connection is no longer subscribed to a topic.
     Unsubscribed(Unsubscribed),
+    /// Connections have entered or left a topic; only where
+    /// [`Subscription::presence`](crate::Subscription::presence) asks for it.
+    Presence(Presence),
     /// A message of ours was accepted.
     Published(Published),
     /// The server could not do something that we asked for. The connection stays.
@@ -97,6 +100,32 @@ pub struct Subscribed {
     /// Where messages are lost: those after this position, which was asked for or had been seen. They end at `position`
     /// if the epochs are equal; otherwise nobody knows how many there were. `None`: none are lost.
     pub lost_after: Option<Position>,
+}
+
+/// Connections that have entered a topic, and connections that have left it, since the event before.
+///
+/// It does not name the connections that were there before: `GET /v1/topics/{topic}/presence` lists
+/// them. Ask for the list after [`Event::Subscribed`], and when [`Presence::missed`] is true. Keep a
+/// set: the list may have a connection already whose event follows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Presence {
+    /// Topic name.
+    pub topic: String,
+    /// Connections that have entered.
+    pub joined: Vec<Member>,
+    /// Connections that have left.
+    pub left: Vec<Member>,
+    /// Events may be missing before this one: ask for the list again.
+    pub missed: bool,
+}
+
+/// A connection that is in a topic, or was.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// Its device.
+    pub device_id: String,
+    /// Its id.
+    pub connection_id: u64,
 }
 
 /// The subscription to the topic has ended.
@@ -215,6 +244,20 @@ impl From<v1::Subscribed> for Subscribed {
             // Known to who knows how far the topic had been seen.
             lost_after: None,
         }
+    }
+}
+
+impl From<v1::Presence> for Presence {
+    fn from(told: v1::Presence) -> Presence {
+        let members = |members: Vec<v1::Member>| members.into_iter().map(Member::from).collect();
+        let v1::Presence { topic, joined, left, missed } = told;
+        Presence { topic, joined: members(joined), left: members(left), missed }
+    }
+}
+
+impl From<v1::Member> for Member {
+    fn from(member: v1::Member) -> Member {
+        Member { device_id: member.device_id, connection_id: member.connection_id }
     }
 }
 

@@ -43,8 +43,8 @@ pub use backoff::Backoff;
 pub use client::Client;
 pub use error::ClientError;
 pub use event::{
-    Event, Expiring, Goodbye, Payload, Position, Publication, Published, Push, ServerError,
-    Subscribed, Unsubscribed,
+    Event, Expiring, Goodbye, Member, Payload, Position, Presence, Publication, Published, Push,
+    ServerError, Subscribed, Unsubscribed,
 };
 pub use options::{Options, Subscription};
 pub use tls::{TlsError, TlsOptions};

@@ -40,6 +40,9 @@ pub struct Subscription {
     pub topic: String,
     /// The position of the last message seen, to resume after it; `None`: from now on.
     pub from: Option<Position>,
+    /// Whether [`Event::Presence`](crate::Event::Presence) tells who enters and who leaves. The
+    /// server refuses the topic if its class has no presence, or lets others see it.
+    pub presence: bool,
 }
 
 impl Options {
@@ -101,17 +104,25 @@ impl Options {
 }
 
 impl Subscription {
+    /// The same, with [`Subscription::presence`] set.
+    #[must_use]
+    pub fn presence(mut self) -> Subscription {
+        self.presence = true;
+        self
+    }
+
     pub(crate) fn to_wire(&self) -> v1::Subscribe {
         v1::Subscribe {
             topic: self.topic.clone(),
             position: self.from.map(|at| v1::Position { epoch: at.epoch, offset: at.offset }),
+            presence: self.presence,
         }
     }
 }
 
 impl<T: Into<String>> From<T> for Subscription {
     fn from(topic: T) -> Subscription {
-        Subscription { topic: topic.into(), from: None }
+        Subscription { topic: topic.into(), from: None, presence: false }
     }
 }
 

@@ -26,6 +26,8 @@ struct Place {
     is_in: bool,
     /// Requests for the topic that the server has not answered.
     unanswered: u32,
+    /// Whether the program asks who enters and who leaves.
+    presence: bool,
 }
 
 impl Positions {
@@ -33,7 +35,11 @@ impl Positions {
     pub(crate) fn to_subscriptions(&self) -> Vec<Subscription> {
         self.topics
             .iter()
-            .map(|(topic, place)| Subscription { topic: topic.clone(), from: place.at })
+            .map(|(topic, Place { at, presence, .. })| Subscription {
+                topic: topic.clone(),
+                from: *at,
+                presence: *presence,
+            })
             .collect()
     }
 
@@ -57,6 +63,7 @@ impl Positions {
     fn handle_asked(&mut self, asked: &v1::Subscribe) {
         let place = self.topics.entry(asked.topic.clone()).or_default();
         place.unanswered += 1;
+        place.presence = asked.presence;
         if !place.is_in {
             place.at = asked.position.map(Position::from);
         }
@@ -135,7 +142,7 @@ mod tests {
 
     impl Positions {
         fn ask(&mut self, from: Option<Position>) {
-            let asked = Subscription { topic: "t".to_owned(), from };
+            let asked = Subscription { topic: "t".to_owned(), from, presence: false };
             self.say(Say::Subscribe(asked.to_wire()));
         }
 
@@ -165,7 +172,7 @@ mod tests {
 
     #[track_caller]
     fn check(positions: &Positions, expected: Option<Position>) {
-        let expected = [Subscription { topic: "t".to_owned(), from: expected }];
+        let expected = [Subscription { topic: "t".to_owned(), from: expected, presence: false }];
         assert_eq!(positions.to_subscriptions(), expected);
     }
 
@@ -261,6 +268,15 @@ mod tests {
             assert_eq!(subscribed(&mut positions, position, recovered), expected, "{position:?}");
         }
         assert_eq!(subscribed(&mut asked(None), at(1, 8), false), None);
+    }
+
+    #[test]
+    fn presence_is_asked_for_again() {
+        let mut positions = Positions::default();
+        let asked = Subscription::from("t").presence();
+        positions.say(Say::Subscribe(asked.to_wire()));
+        subscribed(&mut positions, at(1, 5), false);
+        assert_eq!(positions.to_subscriptions(), [Subscription { from: at(1, 5), ..asked }]);
     }
 
     #[test]

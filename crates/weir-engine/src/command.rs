@@ -293,11 +293,15 @@ pub enum Report {
     /// is in the topic already, or resumes it; it is in `topics_per_connection_max` topics (and has
     /// been told so); or its resume had ended before.
     NotEntered {
+        /// The connection.
+        conn: ConnId,
         /// The topic whose count goes down.
         topic: TopicId,
     },
     /// A membership ended by [`Command::Unsubscribe`].
     Left {
+        /// The connection.
+        conn: ConnId,
         /// The topic whose count goes down.
         topic: TopicId,
     },

@@ -104,6 +104,9 @@ pub(crate) struct SubscribeArgs {
     /// Print each message as a JSON object on one line.
     #[arg(long)]
     pub(crate) json: bool,
+    /// Print which connections enter the topics and which leave them too.
+    #[arg(long)]
+    pub(crate) presence: bool,
     /// Stop after this many messages.
     #[arg(long, value_name = "N")]
     pub(crate) count: Option<u64>,

@@ -9,8 +9,8 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
 use weir_client::{
-    Backoff, Client, ClientError, Event, Options, Payload, Position, Push, Subscribed,
-    Subscription, Unsubscribed,
+    Backoff, Client, ClientError, Event, Member, Options, Payload, Position, Presence, Push,
+    Subscribed, Subscription, Unsubscribed,
 };
 
 use crate::addresses;
@@ -35,6 +35,22 @@ struct Line<'a> {
     key: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     sender: Option<String>,
+}
+
+/// Who has entered and left a topic, as `--json` prints it.
+#[derive(Debug, Serialize)]
+struct PresenceLine<'a> {
+    topic: &'a str,
+    joined: Vec<MemberLine<'a>>,
+    left: Vec<MemberLine<'a>>,
+    missed: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct MemberLine<'a> {
+    device: &'a str,
+    /// As the admin API writes it: 16 hexadecimal digits.
+    connection: String,
 }
 
 /// The state that outlives a connection.
@@ -67,7 +83,9 @@ pub(crate) async fn run(args: SubscribeArgs, file: Option<PathBuf>) -> anyhow::R
     let mut options = Options::device(device).token(token);
     options.client = concat!("weir-subscribe/", env!("CARGO_PKG_VERSION")).to_owned();
     options.tls = crate::tls::options(&args.tls, &addr)?;
-    options.topics = args.topics.iter().map(Subscription::from).collect();
+    let subscription =
+        |topic: &String| Subscription { presence: args.presence, ..Subscription::from(topic) };
+    options.topics = args.topics.iter().map(subscription).collect();
     let left = args.count;
     let mut subscriber = Subscriber { args, addr, options, left };
     let mut backoff = Backoff::default();
@@ -140,6 +158,13 @@ impl Subscriber {
                 self.left = self.left.map(|left| left.saturating_sub(1));
             }
             Event::Subscribed(told) => complain(subscribed_line(self.asked(&told.topic), &told)),
+            Event::Presence(told) => {
+                let lines = match self.args.json {
+                    true => vec![presence_json(&told)?],
+                    false => presence_lines(&told),
+                };
+                lines.iter().try_for_each(say)?;
+            }
             Event::Error(told) => {
                 complain(format_args!("error from the server: {} ({})", told.message, told.code));
             }
@@ -166,7 +191,8 @@ impl Subscriber {
         if told.reason != FELL_BEHIND {
             return Ok(());
         }
-        let again = Subscription { topic: told.topic, from: told.position };
+        let presence = self.args.presence;
+        let again = Subscription { topic: told.topic, from: told.position, presence };
         for asked in self.options.topics.iter_mut().filter(|asked| asked.topic == again.topic) {
             asked.from = again.from;
         }
@@ -267,6 +293,39 @@ fn json_line(push: &Push) -> anyhow::Result<String> {
     Ok(serde_json::to_string(&line)?)
 }
 
+/// `topic + device connection` for each connection that has entered, and with `-` for each that has
+/// left.
+fn presence_lines(told: &Presence) -> Vec<String> {
+    let topic = &told.topic;
+    let line = |sign, member: &Member| {
+        let Member { device_id, connection_id } = member;
+        format!("{topic} {sign} {} {connection_id:016x}", printable(device_id))
+    };
+    let missed = told.missed.then(|| format!("{topic} ? some may be missing"));
+    let left = told.left.iter().map(|member| line('-', member));
+    missed
+        .into_iter()
+        .chain(left)
+        .chain(told.joined.iter().map(|member| line('+', member)))
+        .collect()
+}
+
+fn presence_json(told: &Presence) -> anyhow::Result<String> {
+    let (joined, left) = (member_lines(&told.joined), member_lines(&told.left));
+    let line = PresenceLine { topic: &told.topic, joined, left, missed: told.missed };
+    Ok(serde_json::to_string(&line)?)
+}
+
+fn member_lines(members: &[Member]) -> Vec<MemberLine<'_>> {
+    members
+        .iter()
+        .map(|member| MemberLine {
+            device: &member.device_id,
+            connection: format!("{:016x}", member.connection_id),
+        })
+        .collect()
+}
+
 fn printable(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for char in text.chars() {
@@ -318,6 +377,30 @@ mod tests {
         let hostile = push(Payload::Text("a\nb\x1b[2J\tä".to_owned()));
         assert_eq!(text_line(&hostile), "news 7 a\\nb\\u{1b}[2J\\tä");
         assert_eq!(text_line(&push(Payload::Data(vec![0, 255]))), "news 7 base64:AP8=");
+    }
+
+    #[test]
+    fn presence_is_a_line_for_each_connection() {
+        let member = |id: &str, connection_id| Member { device_id: id.to_owned(), connection_id };
+        let told = Presence {
+            topic: "room".to_owned(),
+            joined: vec![member("a", 1)],
+            left: vec![member("b\n", u64::MAX)],
+            missed: true,
+        };
+        assert_eq!(
+            presence_lines(&told),
+            [
+                "room ? some may be missing",
+                "room - b\\n ffffffffffffffff",
+                "room + a 0000000000000001"
+            ]
+        );
+        assert_eq!(
+            presence_json(&told).unwrap(),
+            "{\"topic\":\"room\",\"joined\":[{\"device\":\"a\",\"connection\":\"0000000000000001\"}],\
+             \"left\":[{\"device\":\"b\\n\",\"connection\":\"ffffffffffffffff\"}],\"missed\":true}"
+        );
     }
 
     #[test]

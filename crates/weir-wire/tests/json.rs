@@ -46,6 +46,25 @@ proptest! {
     }
 
     #[test]
+    fn presence_in_json_is_not_longer_than_is_said(
+        topic in text(),
+        members in vec((text(), any::<u64>(), any::<bool>()), 1..20),
+        missed in any::<bool>(),
+    ) {
+        let (mut joined, mut left) = (Vec::new(), Vec::new());
+        for (id, connection_id, is_new) in members {
+            // No device is without a name.
+            let member = v1::Member { device_id: format!("d{id}"), connection_id };
+            if is_new { joined.push(member) } else { left.push(member) }
+        }
+        let presence = v1::Presence { topic, joined, left, missed };
+        let mut frames = Vec::new();
+        frame::encode(&v1::ServerMessage { kind: Some(Kind::Presence(presence)) }, &mut frames);
+        let text = json_of(&frames);
+        prop_assert!(text.len() <= format::JSON_GROWTH_MAX * frames.len(), "{}", text);
+    }
+
+    #[test]
     fn an_event_holds_what_the_message_holds(kind in kind()) {
         let epoch = 5;
         let (events, tail) = events(&v1::ServerMessage { kind: Some(kind.clone()) }, epoch);
@@ -67,6 +86,7 @@ proptest! {
             | Kind::Error(_)
             | Kind::Expiring(_)
             | Kind::Refreshed(_)
+            | Kind::Presence(_)
             | Kind::Goodbye(_)) => {
                 let name = events.lines().find_map(|line| line.strip_prefix("event:"));
                 let message = v1::ServerMessage { kind: Some(kind.clone()) };
@@ -103,7 +123,7 @@ proptest! {
         use v1::client_message::Kind;
         let position = Some(v1::Position { epoch: u64::from(number) << 20, offset: u64::MAX });
         let topics =
-            vec![v1::Subscribe { topic: text.clone(), position }, v1::Subscribe::default()];
+            vec![v1::Subscribe { topic: text.clone(), position, presence: false }, v1::Subscribe::default()];
         let hello = v1::Hello {
             token: text.clone(),
             heartbeat_ms: number,
@@ -243,11 +263,22 @@ fn kind() -> impl Strategy<Value = Kind> {
         1 => subscribed,
         1 => unsubscribed,
         1 => published,
+        1 => presence().prop_map(Kind::Presence),
         1 => error,
         1 => number().prop_map(|at| Kind::Expiring(v1::Expiring { expires_at_ms: at })),
         1 => number().prop_map(|at| Kind::Refreshed(v1::Refreshed { expires_at_ms: at })),
         1 => goodbye,
     ]
+}
+
+fn presence() -> impl Strategy<Value = v1::Presence> {
+    let members = || {
+        let member = (text(), any::<u64>())
+            .prop_map(|(device_id, connection_id)| v1::Member { device_id, connection_id });
+        vec(member, 0..4)
+    };
+    (text(), members(), members(), any::<bool>())
+        .prop_map(|(topic, joined, left, missed)| v1::Presence { topic, joined, left, missed })
 }
 
 /// As Weir makes them: its messages have offsets, and no topic of their own.

@@ -55,7 +55,7 @@ fn the_exchange_in_bytes_is_right() {
         device_id: "sensor-17".to_owned(),
         client: "demo/1".to_owned(),
         heartbeat_ms: 30_000,
-        topics: vec![v1::Subscribe { topic: "news".to_owned(), position: None }],
+        topics: vec![v1::Subscribe { topic: "news".to_owned(), position: None, presence: false }],
         ..v1::Hello::default()
     };
     frame::encode(
@@ -96,7 +96,7 @@ fn coming_back_in_bytes_is_right() {
     let mut device = Vec::new();
     let hello = v1::Hello {
         device_id: "sensor-17".to_owned(),
-        topics: vec![v1::Subscribe { topic: "news".to_owned(), position }],
+        topics: vec![v1::Subscribe { topic: "news".to_owned(), position, presence: false }],
         ..v1::Hello::default()
     };
     frame::encode(

@@ -273,12 +273,12 @@ fn batch() -> impl Strategy<Value = v1::Batch> {
 }
 
 fn subscribe() -> impl Strategy<Value = v1::Subscribe> {
-    (text(), proptest::option::of((number(), number()))).prop_map(|(topic, position)| {
-        v1::Subscribe {
-            topic,
-            position: position.map(|(epoch, offset)| v1::Position { epoch, offset }),
-        }
-    })
+    (text(), proptest::option::of((number(), number())), any::<bool>()).prop_map(
+        |(topic, position, presence)| {
+            let position = position.map(|(epoch, offset)| v1::Position { epoch, offset });
+            v1::Subscribe { topic, position, presence }
+        },
+    )
 }
 
 /// On both sides of `PING_BYTES_MAX`.

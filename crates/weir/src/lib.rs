@@ -46,7 +46,8 @@ pub use ipnet::IpNet;
 pub use observe::access::AccessLogError;
 pub use observe::counters::{
     AcceptError, AuthOutcome, ClusterLimit, ConnectRefuseCause, Counters, EpochOutcome, Following,
-    FromBroker, PublishTarget, RefreshOutcome, RefuseCause, ResumeOutcome, SubscribeRefuseCause,
+    FromBroker, PresenceOutcome, PublishTarget, RefreshOutcome, RefuseCause, ResumeOutcome,
+    SubscribeRefuseCause,
 };
 pub use observe::readiness::{Part, PartReadiness, PartState, Readiness};
 pub use provisioning::device_store::{DeviceStore, StoredDevice};

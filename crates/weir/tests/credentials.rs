@@ -62,7 +62,7 @@ async fn a_token_that_is_asked_for_admits_its_device_alone() {
         peer.welcome().await;
         // Its columns are labels.
         let topic = "road/1".to_owned();
-        peer.say(Says::Subscribe(Subscribe { topic, position: None })).await;
+        peer.say(Says::Subscribe(Subscribe { topic, position: None, presence: false })).await;
         assert_eq!(peer.subscribed().await.0, "road/1");
     }
     for (device, token) in [("van-8", name("one")), ("", name("two")), ("van-7", name("two"))] {
@@ -356,7 +356,7 @@ async fn refresh_of_what_does_not_end_is_refused_and_of_one_in_doubt_put_off() {
     let error = peer.error().await;
     assert_eq!((error.code.as_str(), error.request), ("busy", 0));
     let topic = "road/1".to_owned();
-    peer.say(Says::Subscribe(Subscribe { topic, position: None })).await;
+    peer.say(Says::Subscribe(Subscribe { topic, position: None, presence: false })).await;
     assert_eq!(peer.subscribed().await.0, "road/1");
     tokens.gate.add_permits(1_000);
     let error = peer.error().await;

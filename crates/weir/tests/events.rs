@@ -186,7 +186,7 @@ async fn a_slow_reader_is_cut_and_the_others_go_on() {
     let topic = "t".repeat(255);
     let mut round = Vec::new();
     for _ in 0..100 {
-        let subscribe = Subscribe { topic: topic.clone(), position: None };
+        let subscribe = Subscribe { topic: topic.clone(), position: None, presence: false };
         round.extend(encode(Says::Subscribe(subscribe)));
         round.extend(encode(unsubscribe(&topic)));
     }

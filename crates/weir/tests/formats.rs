@@ -7,11 +7,11 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Hears, Says, config, eventually, start};
+use common::{Hears, Peer, Says, config, eventually, start};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use weir::{Gateway, Payload, Publication, Target, TopicClass};
+use weir::{Actor, Gateway, Payload, Publication, Target, TopicClass};
 use weir_wire::format::{Format, parse_sse_id};
 use weir_wire::v1::{ClientMessage, Hello, Position, Push, ServerMessage, Subscribe};
 use weir_wire::ws::{self, Opcode};
@@ -58,11 +58,22 @@ struct Reader {
     positions: Vec<Position>,
     /// The last `id`, as it came.
     id: String,
+    /// Whether it asks who is in its topics.
+    presence: bool,
 }
 
 impl Reader {
     /// Comes, or comes back from `positions`, and hears that it is in its topics; and what comes meanwhile.
     async fn enter(gateway: &Gateway, number: usize, before: Option<&Reader>) -> Reader {
+        Reader::enter_with(gateway, number, before, false).await
+    }
+
+    async fn enter_with(
+        gateway: &Gateway,
+        number: usize,
+        before: Option<&Reader>,
+        presence: bool,
+    ) -> Reader {
         let (way, topics) = READERS[number % READERS.len()];
         let addr = if way == Way::Tcp { gateway.tcp_addrs()[0] } else { gateway.http_addrs()[0] };
         let mut reader = Reader {
@@ -75,12 +86,13 @@ impl Reader {
             heard: Vec::new(),
             positions: before.map(|before| before.positions.clone()).unwrap_or_default(),
             id: before.map(|before| before.id.clone()).unwrap_or_default(),
+            presence,
         };
         reader.ask(&format!("d{number}")).await;
         let (mut subscribed, is_back) = (0, before.is_some());
         while subscribed < topics.len() {
             let heard = reader.hear().await;
-            if let Hears::Welcome(_) = heard {
+            if let Hears::Welcome(_) | Hears::Presence(_) = heard {
                 continue;
             }
             let Hears::Subscribed(answer) = heard else {
@@ -105,14 +117,17 @@ impl Reader {
     async fn ask(&mut self, device: &str) {
         let subscribe = |(index, topic): (usize, &&str)| {
             let position = self.positions.get(index).copied();
-            Subscribe { topic: (*topic).to_owned(), position }
+            Subscribe { topic: (*topic).to_owned(), position, presence: self.presence }
         };
         let hello = Hello {
             device_id: device.to_owned(),
             topics: self.topics.iter().enumerate().map(subscribe).collect(),
             ..Hello::default()
         };
-        let path = format!("/v1/sse?device={device}&topic={}", self.topics.join("&topic="));
+        let mut path = format!("/v1/sse?device={device}&topic={}", self.topics.join("&topic="));
+        if self.presence {
+            path += &format!("&presence={}", self.topics.join("&presence="));
+        }
         match self.way {
             Way::Tcp => self.say(&common::encode(Says::Hello(hello))).await,
             Way::Protobuf | Way::Json => {
@@ -265,6 +280,18 @@ impl Reader {
         }
     }
 
+    /// Reads until it has heard that a device has entered all its topics, or left them.
+    async fn hear_of(&mut self, device: &str, enters: bool) {
+        let mut awaited = self.topics.to_vec();
+        while !awaited.is_empty() {
+            let Hears::Presence(presence) = self.hear().await else { panic!("presence") };
+            let members = if enters { presence.joined } else { presence.left };
+            if members.iter().any(|member| member.device_id == device) {
+                awaited.retain(|topic| *topic != presence.topic);
+            }
+        }
+    }
+
     /// Reads until it has come to these offsets.
     async fn read_until(&mut self, offsets: [u64; 2]) {
         while self.positions.iter().zip(offsets).any(|(position, last)| position.offset < last) {
@@ -315,7 +342,7 @@ async fn start_room(class: TopicClass) -> Gateway {
     let mut config = config();
     config.listen.http = vec!["127.0.0.1:0".parse().unwrap()];
     config.topic_classes = vec![TopicClass { pattern: "room/*".to_owned(), ..class }];
-    start(config).await
+    Box::pin(start(config)).await
 }
 
 /// Two of each kind, so that there are some on each shard.
@@ -388,6 +415,32 @@ async fn check_live(class: TopicClass) -> (Gateway, Vec<Reader>) {
     all_have_heard_the_same(&readers);
     encodings_are(&gateway, readers[0].frames).await;
     (gateway, readers)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_class_with_presence() {
+    let presence_for = vec![Actor::Devices];
+    let class = TopicClass { presence: true, presence_for, ..TopicClass::default() };
+    let gateway = start_room(class).await;
+    let mut readers = Vec::new();
+    for number in 0..READERS.len() {
+        readers.push(Reader::enter_with(&gateway, number, None, true).await);
+    }
+    let guest = Peer::settled(&gateway, "guest", &[FIRST, SECOND]).await;
+    for reader in &mut readers {
+        reader.hear_of("guest", true).await;
+    }
+    drop(guest);
+    for reader in &mut readers {
+        reader.hear_of("guest", false).await;
+    }
+    // What is told has no position, and changes none.
+    publish(&gateway, FIRST, 0..1).await;
+    publish(&gateway, SECOND, 0..1).await;
+    for reader in &mut readers {
+        reader.read_until([1, 1]).await;
+    }
+    gateway.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

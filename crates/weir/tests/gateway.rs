@@ -58,12 +58,22 @@ async fn a_topic_begins_with_its_first_subscriber_and_ends_with_its_last() {
     let handle = gateway.handle();
     let mut peer = Peer::settled(&gateway, "d1", &[]).await;
     for round in 0..3 {
-        peer.say(Says::Subscribe(Subscribe { topic: "t".to_owned(), position: None })).await;
+        peer.say(Says::Subscribe(Subscribe {
+            topic: "t".to_owned(),
+            position: None,
+            presence: false,
+        }))
+        .await;
         assert_eq!(peer.subscribed().await, ("t".to_owned(), 0), "round {round}");
         handle.publish(&text(Target::Topic("t"), "x")).unwrap().await.unwrap();
         assert_eq!(peer.push().await.offset, 1);
         // Once more: the position, but no second membership.
-        peer.say(Says::Subscribe(Subscribe { topic: "t".to_owned(), position: None })).await;
+        peer.say(Says::Subscribe(Subscribe {
+            topic: "t".to_owned(),
+            position: None,
+            presence: false,
+        }))
+        .await;
         assert_eq!(peer.subscribed().await.1, 1);
         let is_one = || handle.topics("", None, 10).iter().all(|topic| topic.subscribers == 1);
         eventually(is_one, "one membership").await;
@@ -140,7 +150,11 @@ async fn hello_may_come_byte_by_byte_and_with_more_behind_it() {
     let mut peer = Peer::connect(&gateway).await;
     peer.stream.set_nodelay(true).unwrap();
     let mut bytes = encode(hello("d", "", &["a"]));
-    bytes.extend(encode(Says::Subscribe(Subscribe { topic: "b".to_owned(), position: None })));
+    bytes.extend(encode(Says::Subscribe(Subscribe {
+        topic: "b".to_owned(),
+        position: None,
+        presence: false,
+    })));
     let (begin, end) = bytes.split_at(6);
     for byte in begin {
         peer.stream.write_all(&[*byte]).await.unwrap();
@@ -176,8 +190,9 @@ async fn what_cannot_be_done_is_answered_and_the_connection_stays() {
         vec![TokenConfig { token: "secret".to_owned(), device: None, ..TokenConfig::default() }];
     let gateway = start(config).await;
     let mut peer = Peer::settled(&gateway, "d", &["a", "b"]).await;
-    let subscribe =
-        |topic: &str| Says::Subscribe(Subscribe { topic: topic.to_owned(), position: None });
+    let subscribe = |topic: &str| {
+        Says::Subscribe(Subscribe { topic: topic.to_owned(), position: None, presence: false })
+    };
     for (says, code) in [
         (subscribe("c"), "too_many_topics"),
         (subscribe(""), "topic_name"),
@@ -215,7 +230,8 @@ async fn what_a_shard_refuses_is_counted_too() {
     config.limits.topics_per_connection_max = 1;
     let gateway = start(config).await;
     let mut peer = Peer::settled(&gateway, "d", &["a"]).await;
-    peer.say(Says::Subscribe(Subscribe { topic: "b".to_owned(), position: None })).await;
+    peer.say(Says::Subscribe(Subscribe { topic: "b".to_owned(), position: None, presence: false }))
+        .await;
     assert_eq!(peer.error().await.code, "too_many_topics");
     let line = "weir_subscribe_refused_total{cause=\"topics_per_connection_max\"} 1\n";
     assert!(gateway.handle().metrics().contains(line));

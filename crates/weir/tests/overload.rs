@@ -102,7 +102,10 @@ fn frames(kind: Says) -> Vec<u8> {
 async fn a_flood_of_frames_keeps_no_credit_from_publishes() {
     let topic = || "t".to_owned();
     let floods = [
-        ("subscribe", Says::Subscribe(Subscribe { topic: topic(), position: None })),
+        (
+            "subscribe",
+            Says::Subscribe(Subscribe { topic: topic(), position: None, presence: false }),
+        ),
         ("unsubscribe", Says::Unsubscribe(Unsubscribe { topic: topic() })),
         ("refresh", Says::Refresh(Refresh { token: "x".to_owned() })),
         ("hello", hello("other", "", &[])),

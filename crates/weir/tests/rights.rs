@@ -55,7 +55,7 @@ fn publish(topic: &str, request: u32) -> Says {
 }
 
 fn subscribe(topic: &str) -> Says {
-    Says::Subscribe(Subscribe { topic: topic.to_owned(), position: None })
+    Says::Subscribe(Subscribe { topic: topic.to_owned(), position: None, presence: false })
 }
 
 async fn settled(gateway: &Gateway, device: &str, token: &str) -> (Peer, u64) {

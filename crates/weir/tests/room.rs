@@ -215,7 +215,8 @@ async fn come_back(
     position: Position,
     by_hello: bool,
 ) -> (Peer, Subscribed) {
-    let subscribe = Subscribe { topic: "room/1".to_owned(), position: Some(position) };
+    let subscribe =
+        Subscribe { topic: "room/1".to_owned(), position: Some(position), presence: false };
     let mut peer = Peer::connect(gateway).await;
     let topics = if by_hello { vec![subscribe.clone()] } else { Vec::new() };
     peer.say(Says::Hello(Hello { device_id: device.to_owned(), topics, ..Hello::default() })).await;

@@ -86,6 +86,38 @@ for (const transport of ['websocket', 'sse']) {
     await opening;
   });
 
+  test(`who enters and who leaves is told, and listed, by ${transport}`, { timeout: 60_000 }, async (t) => {
+    const rooms = '[[topic_classes]]\npattern = "room/*"\npresence = true\npresence_for = ["devices"]\n';
+    const gateway = await Gateway.start(t, rooms);
+    const topics = [{ topic: 'room/1', presence: true }, 'feed/a'];
+    const client = new WeirClient({ ...options, url: gateway.url, topics });
+    t.after(() => client.close());
+    const present = new Map();
+    client.on('presence', ({ joined, left }) => {
+      joined.forEach(({ connectionId, deviceId }) => present.set(connectionId, deviceId));
+      left.forEach(({ connectionId }) => present.delete(connectionId));
+    });
+    const isThere = (device) => [...present.values()].includes(device);
+    await client.connect();
+    while (!isThere(options.deviceId)) {
+      await rest();
+    }
+    const guest = new WeirClient({ ...options, url: gateway.url, deviceId: 'guest', topics: ['room/1'] });
+    t.after(() => guest.close());
+    await guest.connect();
+    while (!isThere('guest')) {
+      await rest();
+    }
+    const answer = await fetch(`${gateway.url}/v1/topics/room%2F1/presence`);
+    const { connections, members } = await answer.json();
+    const listed = new Map(members.map(({ connection, device }) => [BigInt(`0x${connection}`), device]));
+    assert.deepEqual([connections, listed], [2, present]);
+    guest.close();
+    while (isThere('guest')) {
+      await rest();
+    }
+  });
+
   test(`a wrong token is refused, a right one is not by ${transport}`, { timeout: 60_000 }, async (t) => {
     const gateway = await Gateway.start(t, '[[auth.tokens]]\ntoken = "a-good-long-token"\ndevice = "sensor"\n');
     const tokens = ['wrong', 'a-good-long-token'];

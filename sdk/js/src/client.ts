@@ -18,7 +18,7 @@ import { WebSocketRetry } from './retry.js';
 import type { Attempt } from './retry.js';
 import { Run } from './run.js';
 import { Subscription } from './subscription.js';
-import type { NotRecovered, Subscribed, SubscriptionEvents, Unsubscribed } from './subscription.js';
+import type { NotRecovered, Presence, Subscribed, SubscriptionEvents, Unsubscribed } from './subscription.js';
 import { Tabs } from './tabs.js';
 import { Ways } from './ways.js';
 import type { TransportKind } from './ways.js';
@@ -90,6 +90,8 @@ export interface ClientEvents {
   unsubscribed: Unsubscribed;
   /** Messages of a topic are lost: fetch the state anew if it matters. */
   notRecovered: NotRecovered;
+  /** Connections have entered or left a topic that is wanted with `presence`. */
+  presence: Presence;
   /** The credentials end soon; `getToken`, if there is one, is asked at once. */
   expiring: Expiring;
 }
@@ -229,7 +231,7 @@ export class WeirClient {
     }
     if (known === undefined) {
       this.#subscriptions.set(topic, subscription);
-      this.#positions.want(topic, options.position);
+      this.#positions.want(topic, options.position, options.presence);
       this.#askForWanted();
     }
     return subscription;
@@ -509,6 +511,13 @@ export class WeirClient {
       case 'unsubscribed':
         this.#handleUnsubscribed(message);
         break;
+      case 'presence': {
+        const { topic, joined, left, missed } = message;
+        if (this.#positions.isIn(topic)) {
+          this.#tell(topic, 'presence', { topic, joined, left, missed });
+        }
+        break;
+      }
       case 'error':
         this.#handleError(connection, message);
         break;
@@ -634,9 +643,9 @@ export class WeirClient {
       this.#positions.handleLeaving(topic);
       connection.send({ kind: 'unsubscribe', topic });
     }
-    for (const { topic, position, wish } of added) {
+    for (const { topic, position, presence, wish } of added) {
       this.#asked.set(topic, wish);
-      connection.send({ kind: 'subscribe', topic, position });
+      connection.send({ kind: 'subscribe', topic, position, presence });
     }
   }
 
@@ -646,7 +655,8 @@ export class WeirClient {
     if (this.#positions.isAwaited(topic) && this.#connection?.isOpen() === true) {
       if (this.#connection.canSend()) {
         const position = this.#positions.at(topic);
-        this.#connection.send({ kind: 'subscribe', topic, position });
+        const presence = this.#positions.wantsPresence(topic);
+        this.#connection.send({ kind: 'subscribe', topic, position, presence });
       } else {
         this.#connection.end(REOPENING);
       }

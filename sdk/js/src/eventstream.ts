@@ -28,8 +28,11 @@ export function openEventStream(
 ): Line {
   const abort = new AbortController();
   const url = routeUrl(base, '/v1/sse');
-  for (const { topic } of wanted) {
+  for (const { topic, presence } of wanted) {
     url.searchParams.append('topic', topic);
+    if (presence) {
+      url.searchParams.append('presence', topic);
+    }
   }
   if (deviceId !== '') {
     url.searchParams.append('device', deviceId);

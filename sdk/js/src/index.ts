@@ -18,7 +18,7 @@ export type {
   WebSocketLike,
 } from './options.js';
 export { Subscription } from './subscription.js';
-export type { NotRecovered, Subscribed, SubscriptionEvents, Unsubscribed } from './subscription.js';
+export type { NotRecovered, Presence, Subscribed, SubscriptionEvents, Unsubscribed } from './subscription.js';
 export type { TransportKind } from './ways.js';
 export { formatPosition, parsePosition } from './wire.js';
-export type { Message, Payload, Position, Publication, Published } from './wire.js';
+export type { Member, Message, Payload, Position, Publication, Published } from './wire.js';

@@ -19,6 +19,11 @@ export interface SubscribeOptions {
    * starts with new messages.
    */
   readonly position?: Position | undefined;
+  /**
+   * Whether the event `presence` tells who enters and who leaves. The server refuses the topic if
+   * its class has no presence (`not_supported`), or lets others see it (`not_permitted`).
+   */
+  readonly presence?: boolean | undefined;
   /** Called with each message of the topic, in order. */
   readonly onMessage?: ((message: Message) => void) | undefined;
 }

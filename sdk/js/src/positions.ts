@@ -45,7 +45,12 @@ export class Positions {
 
   /** The topics and positions with which the next connection continues. */
   wanted(): Wish[] {
-    return [...this.#places].map(([topic, { at, wish }]) => ({ topic, position: at, wish }));
+    return [...this.#places].map(([topic, { at, presence, wish }]) => ({
+      topic,
+      position: at,
+      presence,
+      wish,
+    }));
   }
 
   /** Whether the topic is wanted and the server has not answered yet. */
@@ -58,16 +63,21 @@ export class Positions {
     return this.#places.get(topic)?.isIn === true && !this.#leaving.has(topic);
   }
 
+  /** Whether it is to be told who enters and who leaves. */
+  wantsPresence(topic: string): boolean {
+    return this.#places.get(topic)?.presence ?? false;
+  }
+
   at(topic: string): Position | undefined {
     return this.#places.get(topic)?.at;
   }
 
   /** Somebody wants to be in the topic. Nothing changes if it is wanted already. */
-  want(topic: string, position: Position | undefined): void {
+  want(topic: string, position: Position | undefined, presence = false): void {
     if (!this.#places.has(topic)) {
       this.#wishes += 1;
       const wish = this.#wishes;
-      this.#places.set(topic, { at: position, asked: position, isIn: false, wish });
+      this.#places.set(topic, { at: position, asked: position, isIn: false, presence, wish });
     }
   }
 
@@ -166,5 +176,6 @@ interface Place {
   asked: Position | undefined;
   /** Whether the server has answered. Only then messages change `at`. */
   isIn: boolean;
+  readonly presence: boolean;
   readonly wish: number;
 }

@@ -2,7 +2,7 @@
 
 import { WeirError } from './errors.js';
 import { Emitter } from './events.js';
-import type { Message, Position } from './wire.js';
+import type { Member, Message, Position } from './wire.js';
 
 /** The connection is subscribed: every message after a position reaches it. */
 export interface Subscribed {
@@ -44,6 +44,25 @@ export interface NotRecovered {
   readonly position: Position | undefined;
 }
 
+/**
+ * Connections that have entered a topic, and connections that have left it, since the event before.
+ * It comes for topics that are wanted with `presence`.
+ *
+ * It does not name the connections that were there before: ask the server for the list after each
+ * `subscribed`, and after an event with `missed`. Keep a set: the list may contain a connection
+ * whose event follows.
+ */
+export interface Presence {
+  /** The topic's name. */
+  readonly topic: string;
+  /** Connections that have entered. */
+  readonly joined: readonly Member[];
+  /** Connections that have left. */
+  readonly left: readonly Member[];
+  /** Events may be missing before this one: ask for the list again. */
+  readonly missed: boolean;
+}
+
 /** What a subscription tells, by the names for {@link Subscription.on}. */
 export interface SubscriptionEvents {
   /** A message. Messages come in order, each one once. */
@@ -52,6 +71,8 @@ export interface SubscriptionEvents {
   subscribed: Subscribed;
   /** Messages are lost. */
   notRecovered: NotRecovered;
+  /** Connections have entered or left. */
+  presence: Presence;
   /** The server has ended the topic. */
   unsubscribed: Unsubscribed;
   /** The server refuses the topic. Only after `busy` the client tries again. */

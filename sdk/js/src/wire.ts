@@ -65,6 +65,14 @@ export interface Published {
   readonly connections: number;
 }
 
+/** A connection that is in a topic, or was. */
+export interface Member {
+  /** Its device. */
+  readonly deviceId: string;
+  /** Its id. */
+  readonly connectionId: bigint;
+}
+
 /** @internal */
 export type ServerMessage =
   | { kind: 'welcome'; connectionId: bigint; heartbeatMs: number; serverTimeMs: number }
@@ -73,6 +81,7 @@ export type ServerMessage =
   | { kind: 'batch'; messages: Message[] }
   | { kind: 'subscribed'; topic: string; position: Position | undefined; recovered: boolean }
   | { kind: 'unsubscribed'; topic: string; reason: string; position: Position | undefined }
+  | { kind: 'presence'; topic: string; joined: Member[]; left: Member[]; missed: boolean }
   | { kind: 'published'; request: number; published: Published }
   | { kind: 'error'; code: string; message: string; request: number; topic: string }
   | { kind: 'expiring'; expiresAtMs: number }
@@ -102,6 +111,8 @@ export type ClientMessage =
 export interface Wanted {
   readonly topic: string;
   readonly position: Position | undefined;
+  /** Whether the server tells who enters and who leaves. */
+  readonly presence: boolean;
 }
 
 /**
@@ -247,6 +258,13 @@ const DECODERS: Record<ServerMessage['kind'], (fields: Fields) => ServerMessage>
     reason: fields.string('reason'),
     position: fields.position('position'),
   }),
+  presence: (fields) => ({
+    kind: 'presence',
+    topic: fields.string('topic'),
+    joined: fields.list('joined').map(member),
+    left: fields.list('left').map(member),
+    missed: fields.bool('missed'),
+  }),
   published: (fields) => ({
     kind: 'published',
     request: fields.u32('request'),
@@ -286,6 +304,10 @@ function message(fields: Fields, topic: string): Message {
     offset: fields.u64('offset'),
     sender: fields.u64('sender'),
   };
+}
+
+function member(fields: Fields): Member {
+  return { deviceId: fields.string('deviceId'), connectionId: fields.u64('connectionId') };
 }
 
 /**
@@ -399,10 +421,10 @@ function shown(text: string | undefined): string {
   return whole.length > 60 ? `${whole.slice(0, 60)}…` : whole;
 }
 
-function wantedToJson({ topic, position }: Wanted): object {
-  return position === undefined
-    ? { topic }
-    : { topic, position: { epoch: `${position.epoch}`, offset: `${position.offset}` } };
+function wantedToJson({ topic, position, presence }: Wanted): object {
+  const from = position && { epoch: `${position.epoch}`, offset: `${position.offset}` };
+  // JSON leaves out what is undefined.
+  return { topic, position: from, presence: presence ? true : undefined };
 }
 
 function toBase64(bytes: Uint8Array): string {

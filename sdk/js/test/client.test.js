@@ -21,7 +21,7 @@ function client(t, fake, options = {}) {
   const client = new WeirClient({ url: fake.url, ...FAST, ...options });
   t.after(() => client.close());
   const events = {};
-  for (const name of ['open', 'close', 'reconnecting', 'error', 'message', 'subscribed', 'unsubscribed', 'notRecovered', 'expiring']) {
+  for (const name of ['open', 'close', 'reconnecting', 'error', 'message', 'subscribed', 'unsubscribed', 'notRecovered', 'presence', 'expiring']) {
     events[name] = new Inbox();
     client.on(name, (event) => events[name].put(event));
   }
@@ -109,6 +109,28 @@ test('another epoch in a running subscription is told as a loss', async (t) => {
   assert.deepEqual(await texts(events.message, 1), ['1']);
   assert.deepEqual(weir.positions().get('a'), { epoch: 5n, offset: 1n });
   assert.equal(events.notRecovered.length, 0);
+});
+
+test('who enters and who leaves is told where it is wanted, after a reconnect too', async (t) => {
+  const fake = await FakeServer.start(t);
+  const { client: weir, events } = client(t, fake, { topics: [{ topic: 'a', presence: true }] });
+  weir.connect();
+  let peer = await fake.welcome();
+  assert.deepEqual(peer.hello.topics, [{ topic: 'a', presence: true }]);
+  peer.say(subscribed(0));
+  const left = [{ deviceId: 'd', connectionId: '7' }];
+  peer.say({ presence: { topic: 'other', left } });
+  peer.say({ presence: { topic: 'a', left } });
+  const told = { topic: 'a', joined: [], left: [{ deviceId: 'd', connectionId: 7n }], missed: false };
+  assert.deepEqual(await events.presence.next(), told);
+  peer.say({ presence: { topic: 'a', missed: true } });
+  assert.deepEqual(await events.presence.next(), { topic: 'a', joined: [], left: [], missed: true });
+  peer.say({ unsubscribed: { topic: 'a', reason: 'fell_behind', position: { epoch: EPOCH, offset: '0' } } });
+  const again = { topic: 'a', position: { epoch: EPOCH, offset: '0' }, presence: true };
+  assert.deepEqual(await peer.next(), { subscribe: again });
+  peer.cut();
+  peer = await fake.welcome();
+  assert.deepEqual(peer.hello.topics, [again]);
 });
 
 test('a cut connection is resumed, and what comes twice is handed out once', async (t) => {

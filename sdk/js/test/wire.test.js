@@ -31,6 +31,10 @@ test('what the server says has the types that programs want', () => {
       },
     ],
     [
+      { presence: { topic: 'a', joined: [{ deviceId: 'd', connectionId: `${U64_MAX}` }] } },
+      { kind: 'presence', topic: 'a', joined: [{ deviceId: 'd', connectionId: U64_MAX }], left: [], missed: false },
+    ],
+    [
       { error: { code: 'busy', message: 'later', topic: 'a' } },
       { kind: 'error', code: 'busy', message: 'later', request: 0, topic: 'a' },
     ],
@@ -93,8 +97,8 @@ test('what the client says is proto3 JSON', () => {
       client: 'c',
       heartbeatMs: 1,
       topics: [
-        { topic: 'a', position, wish: 3 },
-        { topic: 'b', position: undefined },
+        { topic: 'a', position, presence: false, wish: 3 },
+        { topic: 'b', position: undefined, presence: true },
       ],
     }),
     {
@@ -103,7 +107,7 @@ test('what the client says is proto3 JSON', () => {
         token: 't',
         client: 'c',
         heartbeatMs: 1,
-        topics: [{ topic: 'a', position: { epoch: `${U64_MAX}`, offset: '2' } }, { topic: 'b' }],
+        topics: [{ topic: 'a', position: { epoch: `${U64_MAX}`, offset: '2' } }, { topic: 'b', presence: true }],
       },
     },
   );

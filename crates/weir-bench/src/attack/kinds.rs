@@ -243,7 +243,11 @@ fn datagrams(plan: &Plan, name: &'static str, rate: f64, says: fn(u32) -> String
 }
 
 fn subscribe(index: u32) -> Message {
-    Message::Subscribe(Subscribe { topic: format!("forbidden/{index}"), position: None })
+    Message::Subscribe(Subscribe {
+        topic: format!("forbidden/{index}"),
+        position: None,
+        presence: false,
+    })
 }
 
 fn unsubscribe(index: u32) -> Message {
@@ -255,7 +259,8 @@ fn refresh(index: u32) -> Message {
 }
 
 fn hello(device: &str, token: &str, topics: &[&str]) -> Message {
-    let topic = |topic: &&str| Subscribe { topic: (*topic).to_owned(), position: None };
+    let topic =
+        |topic: &&str| Subscribe { topic: (*topic).to_owned(), position: None, presence: false };
     Message::Hello(Hello {
         device_id: device.to_owned(),
         token: token.to_owned(),

@@ -214,7 +214,8 @@ pub(super) fn hello(
     topic: &str,
     position: Option<Position>,
 ) -> ClientMessage {
-    let topics = plan.subscribe.then(|| Subscribe { topic: topic.to_owned(), position });
+    let topics =
+        plan.subscribe.then(|| Subscribe { topic: topic.to_owned(), position, presence: false });
     let hello = Hello {
         device_id: device.to_owned(),
         token: plan.token.clone(),

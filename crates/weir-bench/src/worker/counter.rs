@@ -452,7 +452,8 @@ impl Counter {
                 | Kind::Unsubscribed(_)
                 | Kind::Published(_)
                 | Kind::Expiring(_)
-                | Kind::Refreshed(_),
+                | Kind::Refreshed(_)
+                | Kind::Presence(_),
             )) => self.note(format!("an unexpected message: {other:?}")),
         }
         Ok(())

@@ -10,7 +10,7 @@ use crate::peer::{Peer, framed, listener, pair, push, pushed, quiet_pair};
 
 fn subscription(topic: &str, from: Option<(u64, u64)>) -> Subscription {
     let from = from.map(|(epoch, offset)| Position { epoch, offset });
-    Subscription { topic: topic.to_owned(), from }
+    Subscription { topic: topic.to_owned(), from, presence: false }
 }
 
 fn subscribed(topic: &str, epoch: u64, offset: u64, recovered: bool) -> ToDevice {
@@ -37,7 +37,7 @@ async fn the_next_connection_goes_on_where_the_last_one_ended() {
     let mut peer = Peer::accept(&listener).await;
     let hello = peer.hears_hello().await;
     let position = Some(v1::Position { epoch: 5, offset: 11 });
-    let asked = v1::Subscribe { topic: "news".to_owned(), position };
+    let asked = v1::Subscribe { topic: "news".to_owned(), position, presence: false };
     assert_eq!(hello.topics[0], asked);
     peer.welcomes(60_000).await;
 
@@ -80,7 +80,7 @@ async fn a_topic_is_resumed_on_a_running_connection() {
 
     client.subscribe_from("t", position).await.unwrap();
     let asked = Some(v1::Position { epoch: 9, offset: 4 });
-    let asked = v1::Subscribe { topic: "t".to_owned(), position: asked };
+    let asked = v1::Subscribe { topic: "t".to_owned(), position: asked, presence: false };
     assert_eq!(peer.hears().await, FromDevice::Subscribe(asked));
 
     peer.says(subscribed("t", 9, 4, true)).await;

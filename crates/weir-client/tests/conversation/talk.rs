@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 use weir_client::{
-    Advice, Client, ClientError, Event, Options, Payload, Position, Publication, Published,
-    ServerError, Subscribed, Subscription, Unsubscribed,
+    Advice, Client, ClientError, Event, Member, Options, Payload, Position, Presence, Publication,
+    Published, ServerError, Subscribed, Subscription, Unsubscribed,
 };
 use weir_wire::v1::client_message::Kind as FromDevice;
 use weir_wire::v1::server_message::Kind as ToDevice;
@@ -22,6 +22,7 @@ async fn hello_says_what_the_options_say() {
     options.topics.push(Subscription {
         topic: "sport".to_owned(),
         from: Some(Position { epoch: 9, offset: 4 }),
+        presence: true,
     });
     let connecting = tokio::spawn(Client::connect(addr, options));
 
@@ -35,10 +36,11 @@ async fn hello_says_what_the_options_say() {
             client: "test/1".to_owned(),
             heartbeat_ms: 30_000,
             topics: vec![
-                v1::Subscribe { topic: "news".to_owned(), position: None },
+                v1::Subscribe { topic: "news".to_owned(), position: None, presence: false },
                 v1::Subscribe {
                     topic: "sport".to_owned(),
                     position: Some(v1::Position { epoch: 9, offset: 4 }),
+                    presence: true,
                 },
             ],
         }
@@ -81,7 +83,7 @@ async fn topics_are_entered_pushed_to_and_left() {
     let (mut client, mut peer) = quiet_pair().await;
 
     client.subscribe("news").await.unwrap();
-    let asked = v1::Subscribe { topic: "news".to_owned(), position: None };
+    let asked = v1::Subscribe { topic: "news".to_owned(), position: None, presence: false };
     assert_eq!(peer.hears().await, FromDevice::Subscribe(asked));
     let position = Some(v1::Position { epoch: 5, offset: 10 });
     peer.says(ToDevice::Subscribed(v1::Subscribed {
@@ -131,6 +133,30 @@ async fn a_loss_in_a_running_subscription_is_told() {
     }
     let position = Some(Position { epoch: 6, offset: 1 });
     assert_eq!(client.positions()[0].from, position);
+}
+
+#[tokio::test]
+async fn presence_is_told_where_it_is_asked_for() {
+    let (mut client, mut peer) = quiet_pair().await;
+    client.subscribe(Subscription::from("room").presence()).await.unwrap();
+    let asked = v1::Subscribe { topic: "room".to_owned(), position: None, presence: true };
+    assert_eq!(peer.hears().await, FromDevice::Subscribe(asked));
+    let (joined, left) = (("a", 1_u64 << 60), ("b", 2));
+    let told = |(device_id, connection_id): (&str, u64)| {
+        let device_id = device_id.to_owned();
+        vec![v1::Member { device_id, connection_id }]
+    };
+    let topic = "room".to_owned();
+    let (joined_told, left_told, missed) = (told(joined), told(left), true);
+    let presence = v1::Presence { topic, joined: joined_told, left: left_told, missed };
+    peer.says(ToDevice::Presence(presence)).await;
+    let member = |(device_id, connection_id): (&str, u64)| {
+        let device_id = device_id.to_owned();
+        vec![Member { device_id, connection_id }]
+    };
+    let topic = "room".to_owned();
+    let presence = Presence { topic, joined: member(joined), left: member(left), missed };
+    assert_eq!(client.next().await.unwrap(), Some(Event::Presence(presence)));
 }
 
 #[tokio::test]

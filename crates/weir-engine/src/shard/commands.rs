@@ -154,15 +154,15 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     fn subscribe(&mut self, conn: ConnId, topic: TopicId, reply: Box<[u8]>) {
         let Some(slot) = self.find(conn) else {
-            return self.report(Report::NotEntered { topic }, true);
+            return self.report(Report::NotEntered { conn, topic }, true);
         };
         let memberships = &self.table[slot].memberships;
         if memberships.find(topic).is_some() {
             self.send_item(slot, &Item::Frame(reply));
-            return self.report(Report::NotEntered { topic }, true);
+            return self.report(Report::NotEntered { conn, topic }, true);
         }
         if self.refuses_topic(slot, topic, &reply) {
-            return self.report(Report::NotEntered { topic }, true);
+            return self.report(Report::NotEntered { conn, topic }, true);
         }
         self.topics.join(&mut self.table, slot, topic);
         self.send_item(slot, &Item::Frame(reply));
@@ -182,7 +182,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             self.ask_for_more(slot);
         }
         match left {
-            Some(_) => self.report(Report::Left { topic }, true),
+            Some(_) => self.report(Report::Left { conn, topic }, true),
             None => self.inbox.return_credit(CreditKind::Control),
         }
     }

@@ -45,7 +45,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             is_open
         });
         if is_last && !is_entered {
-            return self.report(Report::NotEntered { topic }, true);
+            return self.report(Report::NotEntered { conn, topic }, true);
         }
         if is_refused {
             return self.report(Report::ResumeRefused { conn, topic, resume }, true);

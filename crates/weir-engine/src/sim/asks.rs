@@ -206,7 +206,7 @@ impl Run {
             }
             2 if !self.topics[topic].is_retiring => {
                 if self.push(Command::Subscribe { conn: id, topic: topic_of(topic), reply }) {
-                    self.topics[topic].count += 1;
+                    self.topics[topic].count(id);
                 }
             }
             3 if !self.topics[topic].is_retiring => {
@@ -393,8 +393,8 @@ impl Run {
                     return Err(format!("{conn:?} is refused resume {resume} of {topic:?}"));
                 }
             }
-            Report::NotEntered { topic } | Report::Left { topic } => {
-                self.topics[topic.0 as usize].count -= 1;
+            Report::NotEntered { conn, topic } | Report::Left { conn, topic } => {
+                self.topics[topic.0 as usize].uncount(conn)?;
             }
             Report::Closed { conn, device, reason, topics, .. } => {
                 self.take_closed(conn, device.0 as usize, reason, &topics)?;
@@ -425,7 +425,7 @@ impl Run {
         self.check_end(index, conn, reason)?;
         self.conns[index].phase = Phase::Ended(reason);
         for topic in topics {
-            self.topics[topic.0 as usize].count -= 1;
+            self.topics[topic.0 as usize].uncount(conn)?;
         }
         self.conns[index].resumes.clear();
         self.conns[index].refused.clear();

@@ -189,7 +189,7 @@ impl Run {
         if !self.push(Command::Subscribe { conn, topic: topic_of(topic), reply }) {
             return;
         }
-        self.topics[topic].count += 1;
+        self.topics[topic].count(conn);
         let is_in = self.conns[index].topics.contains(&topic);
         let what =
             if is_in { DirectWhat::Frame(number) } else { self.answer(index, topic, number) };
@@ -272,7 +272,9 @@ impl Run {
         if !self.push(Command::Resume(Box::new(chunk))) {
             return;
         }
-        self.topics[topic].count += i64::from(is_last);
+        if is_last {
+            self.topics[topic].count(conn);
+        }
         let is_member = self.conns[index].topics.contains(&topic);
         let what = match is_member {
             true => DirectWhat::Frame(number_if_member),
@@ -392,7 +394,9 @@ impl Run {
         if !self.push(Command::Resume(Box::new(chunk))) {
             return false;
         }
-        self.topics[topic].count += i64::from(is_last);
+        if is_last {
+            self.topics[topic].count(conn);
+        }
         let running = Resuming { after, is_asked: false, ..running };
         self.note_part(index, topic, &numbers, running, is_last);
         true
@@ -417,15 +421,18 @@ impl Run {
         let (mut chunk, _) = self.chunk(conn, topic, resume, 0, None);
         chunk.is_last = self.dice.chance(1 << 15);
         let is_last = chunk.is_last;
-        if self.push(Command::Resume(Box::new(chunk))) {
-            self.topics[topic].count += i64::from(is_last);
+        if self.push(Command::Resume(Box::new(chunk))) && is_last {
+            self.topics[topic].count(conn);
         }
     }
 
     pub(super) fn retire(&mut self) {
         let topic = self.dice.index(self.topics.len());
         let model = &self.topics[topic];
-        if model.count == 0 && !model.is_retiring && self.push(Command::Retire(topic_of(topic))) {
+        if model.counts.is_empty()
+            && !model.is_retiring
+            && self.push(Command::Retire(topic_of(topic)))
+        {
             self.topics[topic].is_retiring = true;
             self.topics[topic].ring.clear();
             for index in &self.live {

@@ -1,5 +1,6 @@
 //! The checks after every turn and at the end of a run.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use weir_wire::CloseReason;
@@ -178,12 +179,13 @@ impl Run {
         }
     }
 
-    /// Checks, while nothing is on its way, that the counts equal the numbers of members.
+    /// Checks, while nothing is on its way, that each topic counts each of its members once.
     fn check_topics(&self) -> Result<(), String> {
         for (id, topic) in self.topics.iter().enumerate() {
-            let members = i64::try_from(topic.members.len()).unwrap_or(i64::MAX);
-            if topic.count != members {
-                return Err(format!("topic {id} has {members} members and counts {}", topic.count));
+            let members = topic.members.iter().filter_map(|index| self.conns[*index].id);
+            let members: BTreeMap<ConnId, u32> = members.map(|conn| (conn, 1)).collect();
+            if topic.counts != members {
+                return Err(format!("topic {id} has {members:?} and counts {:?}", topic.counts));
             }
         }
         for index in &self.live {

@@ -359,10 +359,10 @@ fn named(report: &Report) -> String {
         Report::Adopted { ticket, .. } => format!("adopted {ticket}"),
         Report::Refused { ticket, reason } => format!("refused {ticket} {reason}"),
         Report::Received { body, .. } => format!("received {body:?}"),
-        Report::NotEntered { topic } => format!("not entered {}", topic.0),
+        Report::NotEntered { topic, .. } => format!("not entered {}", topic.0),
         Report::ResumeNext { topic, after, .. } => format!("resume {} after {after}", topic.0),
         Report::ResumeRefused { topic, resume, .. } => format!("refused {resume} of {}", topic.0),
-        Report::Left { topic } => format!("left {}", topic.0),
+        Report::Left { topic, .. } => format!("left {}", topic.0),
         Report::Closed { device, reason, topics, .. } => {
             let mut topics: Vec<u32> = topics.iter().map(|topic| topic.0).collect();
             topics.sort_unstable();

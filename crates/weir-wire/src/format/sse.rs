@@ -108,6 +108,7 @@ impl<'o> Events<'o> {
                 self.put_event("unsubscribed", unsubscribed, unsubscribed.position, 0);
             }
             Kind::Error(error) => self.put_event("error", error, None, 0),
+            Kind::Presence(presence) => self.put_event("presence", presence, None, 0),
             Kind::Expiring(expiring) => self.put_event("expiring", expiring, None, 0),
             Kind::Goodbye(goodbye) => {
                 self.put_event("goodbye", goodbye, None, goodbye.retry_after_ms);

@@ -155,7 +155,7 @@ const SERVER_PONG: u8 = 2;
 const SERVER_PUSH: u8 = 3;
 const SERVER_BATCH: u8 = 4;
 pub(crate) const SERVER_GOODBYE: u8 = 10;
-const SERVER_REFRESHED: u8 = 11;
+const SERVER_PRESENCE: u8 = 12;
 
 // Field number of `Ping` and `Pong`.
 const HEARTBEAT_DATA: u8 = 1;

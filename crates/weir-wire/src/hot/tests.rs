@@ -138,8 +138,8 @@ fn what_the_server_sends_is_told_apart() {
         (SERVER_PUSH, FromServer::Push(Push::default())),
         (SERVER_PONG, FromServer::Pong { data: b"" }),
         (SERVER_GOODBYE, FromServer::Other),
-        (SERVER_REFRESHED, FromServer::Other),
-        (12, FromServer::Unknown),
+        (SERVER_PRESENCE, FromServer::Other),
+        (13, FromServer::Unknown),
     ] {
         assert_eq!(FromServer::decode(&[kind << 3 | 2, 0]), Ok(expected));
     }

@@ -42,7 +42,7 @@ fn names_numbers_and_base64_have_two_forms() {
 fn null_is_nothing_where_a_message_or_an_alternative_may_stand() {
     let text = r#"{"hello":null,"publish":{"topic":"a","text":null,"data":""}}"#;
     check_publish(text, publish("a", b""));
-    let subscribe = v1::Subscribe { topic: "a".to_owned(), position: None };
+    let subscribe = v1::Subscribe { topic: "a".to_owned(), position: None, presence: false };
     let message = v1::ClientMessage { kind: Some(client_message::Kind::Subscribe(subscribe)) };
     assert_eq!(client_message(r#"{"subscribe":{"topic":"a","position":null}}"#), Ok(message));
 }

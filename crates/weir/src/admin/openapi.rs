@@ -14,6 +14,7 @@ use crate::core::node::ConnectionView;
 use crate::http::web::openapi::{
     Description, IDEMPOTENCY_KEY, Operation, idempotency_key, limit, text, text_like,
 };
+use crate::http::web::presence::PresenceView;
 use crate::http::web::problem::Kind;
 use crate::http::web::publish::{Many, Message, Published, Results};
 
@@ -31,6 +32,7 @@ fn write() -> Bytes {
         .operation(get.clone(), "/v1/connections/{id}", connection())
         .operation(HttpMethod::Delete, "/v1/connections/{id}", close())
         .operation(get.clone(), "/v1/topics", topics())
+        .operation(get.clone(), "/v1/topics/{topic}/presence", presence())
         .operation(get.clone(), "/v1/devices", devices())
         .operation(HttpMethod::Post, "/v1/devices", import())
         .operation(get.clone(), "/v1/devices/export", export())
@@ -105,6 +107,19 @@ fn topics() -> Operation {
     paged("topics", "List topics by name")
         .query("prefix", "Only topics whose name begins so", text())
         .answers::<TopicsView>("A page")
+}
+
+fn presence() -> Operation {
+    guarded("presence", "List the connections in a topic, at all nodes")
+        .segment("topic", "Its name, percent-encoded (`%2F` for a slash)", device_id())
+        .query("limit", "The greatest number of items to list", limit())
+        .query(
+            "after",
+            "Only connections after this one: `next_after` of the previous page",
+            connection_id(),
+        )
+        .answers::<PresenceView>("A page, and how many there are in all")
+        .refuses(&[Kind::NotFound, Kind::BrokerUnavailable])
 }
 
 fn devices() -> Operation {

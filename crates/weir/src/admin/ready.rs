@@ -51,7 +51,7 @@ pub(super) fn ready(
     query: Option<&str>,
     is_trusted: bool,
 ) -> Result<Reply, Problem> {
-    let (_, left_out) = Query::parse_with_list(query, &[], EXCLUDE)?;
+    let (_, [left_out]) = Query::parse_with_lists(query, &[], [EXCLUDE])?;
     let left_out = left_out.iter().map(|name| part(name)).collect::<Result<Vec<_>, _>>()?;
     let readiness = handle.readiness();
     let view = ReadinessView::of(&readiness, &left_out, is_trusted);

@@ -37,6 +37,7 @@ pub(super) enum Route {
     Connections,
     Connection,
     Topics,
+    Presence,
     Devices,
     Export,
     Device,
@@ -49,12 +50,13 @@ pub(super) enum Route {
 }
 
 impl Route {
-    pub(super) const ALL: [(&'static str, Route); 14] = [
+    pub(super) const ALL: [(&'static str, Route); 15] = [
         ("/v1/publish", Route::Publish),
         ("/v1/events", Route::Events),
         ("/v1/connections", Route::Connections),
         ("/v1/connections/{id}", Route::Connection),
         ("/v1/topics", Route::Topics),
+        ("/v1/topics/{topic}/presence", Route::Presence),
         ("/v1/devices", Route::Devices),
         ("/v1/devices/export", Route::Export),
         ("/v1/devices/{id}", Route::Device),
@@ -75,6 +77,7 @@ impl Route {
             Route::Connection => "GET, HEAD, DELETE",
             Route::Connections
             | Route::Topics
+            | Route::Presence
             | Route::Device
             | Route::Nodes
             | Route::Health
@@ -92,6 +95,7 @@ impl Route {
             Route::Connections
             | Route::Connection
             | Route::Topics
+            | Route::Presence
             | Route::Devices
             | Route::Export
             | Route::Device
@@ -163,7 +167,8 @@ impl Routes {
         if !route.methods().split(", ").any(|known| known == method.as_str()) {
             return Err(Problem::method(route.methods()));
         }
-        let id = found.params.get("id").unwrap_or_default();
+        let id = found.params.get("id").or_else(|| found.params.get("topic"));
+        let id = id.unwrap_or_default();
         if route == Route::Ready {
             let is_trusted = self.guard.check_token(&head.headers, None).is_ok();
             return ready::ready(&self.handle, head.uri.query(), is_trusted);
@@ -224,7 +229,11 @@ impl Routes {
 
     async fn look(&self, route: Route, id: &str, head: &Parts) -> Result<Reply, Problem> {
         let query = head.uri.query();
-        if !matches!(route, Route::Connections | Route::Topics | Route::Devices | Route::Events) {
+        let is_asked = matches!(
+            route,
+            Route::Connections | Route::Topics | Route::Presence | Route::Devices | Route::Events
+        );
+        if !is_asked {
             Query::parse(query, &[])?;
         }
         match route {
@@ -232,6 +241,7 @@ impl Routes {
             Route::Connections => views::connections(&self.handle, query).await,
             Route::Connection => views::connection(&self.handle, id).await,
             Route::Topics => views::topics(&self.handle, query),
+            Route::Presence => views::presence(&self.handle, id, query).await,
             Route::Devices => device_list::list(&self.handle, query).await,
             Route::Export => device_list::export(&self.handle),
             Route::Nodes => views::nodes(&self.handle).await,

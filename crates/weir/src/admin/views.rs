@@ -8,6 +8,8 @@ use super::device_list;
 use crate::core::node::{
     Confirmations, ConnectionView, NodeAbout, NodeInfo, Others, Question, settings_differ,
 };
+use crate::core::rights::Denied;
+use crate::http::web::presence::{PageAsked, PresenceView};
 use crate::http::web::problem::{Kind, Problem};
 use crate::http::web::query::{self, Query};
 use crate::http::web::reply::{self, Reply};
@@ -181,6 +183,24 @@ pub(super) fn topics(handle: &Handle, query: Option<&str>) -> Result<Reply, Prob
         retained_messages: info.retained_messages,
     });
     Ok(reply::json(StatusCode::OK, &TopicsView { topics: topics.collect(), next_cursor }))
+}
+
+/// `GET /v1/topics/{topic}/presence`.
+pub(super) async fn presence(
+    handle: &Handle,
+    topic: &str,
+    query: Option<&str>,
+) -> Result<Reply, Problem> {
+    let (topic, asked) = (query::segment(topic, "topic")?, PageAsked::of(query)?);
+    let shared = handle.shared();
+    shared.check_presence(&topic).map_err(|denied| match denied {
+        Denied::Name(error) => Problem::field("topic", error.to_string()),
+        Denied::NotPermitted(detail) | Denied::NoPresence(detail) => {
+            Problem::new(Kind::NotFound, detail)
+        }
+    })?;
+    let view = PresenceView::look(shared, topic, asked).await?;
+    Ok(reply::json(StatusCode::OK, &view))
 }
 
 /// `GET /v1/devices/{id}`.

@@ -265,6 +265,8 @@ pub(crate) enum SubscribeError {
     TooManyTopics,
     /// The topic belongs to the cluster, whose broker cannot be reached or has too much to do.
     BrokerUnavailable,
+    /// It asks for presence, and there are `presence_members_max` members.
+    TooManyMembers,
 }
 
 /// A mailbox empties within a few turns; one second is the shortest delay that HTTP's `Retry-After`

@@ -82,7 +82,9 @@ impl EventHandler for BrokerEvents {
                 self.tell(|node| node.evict(&device, connection));
             }
             Event::Revoked(revocation) => self.tell(|node| node.revoke(revocation)),
-            Event::Presence { .. } => {}
+            Event::Presence { topic, joined, left } => {
+                self.router.handle_presence(&topic, joined, left);
+            }
             Event::Lost(cause) => {
                 self.router.set_broker_lost(true);
                 warn!(

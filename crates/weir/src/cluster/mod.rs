@@ -1,9 +1,11 @@
 //! Connects this node to its cluster: carries the needs of topics to the broker, and the broker's
 //! events to topics and devices.
 //!
-//! `worker` runs what topics need; `events` takes what the broker tells.
+//! `worker` runs what topics need; `events` takes what the broker tells; `presence` tells of who is
+//! in topics, without a broker too.
 
 mod events;
+mod presence;
 #[cfg(test)]
 mod tests;
 mod worker;
@@ -22,6 +24,7 @@ use crate::base::clock::unix_time;
 use crate::base::config::Config;
 use crate::topics::{Followed, Router};
 pub(crate) use events::{BrokerEvents, LocalNode};
+pub(crate) use presence::run as run_presence;
 
 /// This node's part in its cluster.
 ///
@@ -71,6 +74,7 @@ pub(crate) fn configured(config: &Config) -> io::Result<Option<OpenBroker>> {
         waiting_max: cluster.waiting_max,
         wait_replicas: usize::try_from(cluster.wait_replicas).unwrap_or(usize::MAX),
         node_kept: cluster.node_ttl,
+        presence_kept: cluster.presence_kept,
         ..RedisOptions::new("", cluster.id(), &cluster.node())
     };
     Ok(Some(Box::new(move |handler| {

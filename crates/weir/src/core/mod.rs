@@ -7,6 +7,7 @@ pub(crate) mod handle;
 pub(crate) mod idempotency;
 pub(crate) mod inspect;
 pub(crate) mod node;
+pub(crate) mod presence;
 pub(crate) mod publish;
 pub(crate) mod publishing;
 pub(crate) mod rights;

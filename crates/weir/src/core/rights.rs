@@ -3,6 +3,7 @@
 use weir_engine::{ConnId, DeviceRef};
 
 use crate::auth::{Act, Grant};
+use crate::base::config::Actor;
 use crate::base::model::TopicNameError;
 use crate::base::pattern::Pattern;
 use crate::core::state::SharedState;
@@ -30,6 +31,8 @@ pub(crate) enum Denied {
     Name(TopicNameError),
     /// The sentence for the caller.
     NotPermitted(String),
+    /// The topic's class has no presence. The sentence for the caller.
+    NoPresence(String),
 }
 
 impl SharedState {
@@ -46,7 +49,43 @@ impl SharedState {
         permitted.map(|()| destination).map_err(Denied::NotPermitted)
     }
 
-    /// Checks the same for a topic whose class is known.
+    /// Checks that the caller may subscribe to the topic and see who is in it.
+    pub(crate) fn permit_presence(
+        &self,
+        caller: &Caller<'_>,
+        topic: &str,
+    ) -> Result<Destination, Denied> {
+        self.permit(caller, Act::Subscribe, topic)?;
+        let destination = self.check_presence(topic)?;
+        let class = destination.class();
+        let pattern = class.pattern.as_str();
+        let is_own =
+            || !class.pattern.has_device() || self.is_own(caller.device, &class.pattern, topic);
+        if caller.grant.permits(Act::Subscribe, &class.presence_for, is_own) {
+            return Ok(destination);
+        }
+        let actors: Vec<String> = class.presence_for.iter().map(Actor::to_string).collect();
+        let actors = if actors.is_empty() { "nobody".to_owned() } else { actors.join(" and ") };
+        Err(Denied::NotPermitted(format!(
+            "to see who is in {topic:?} is not permitted: class {pattern:?} lets {actors} see it \
+             (topic_classes, presence_for)"
+        )))
+    }
+
+    /// Checks that the class of the topic has presence.
+    pub(crate) fn check_presence(&self, topic: &str) -> Result<Destination, Denied> {
+        validate_name(topic, self.config().limits.topic_bytes_max).map_err(Denied::Name)?;
+        let destination = self.router.destination(topic);
+        if destination.class().presence {
+            return Ok(destination);
+        }
+        let pattern = destination.class().pattern.as_str();
+        let detail =
+            format!("topics of class {pattern:?} have no presence (topic_classes, presence)");
+        Err(Denied::NoPresence(detail))
+    }
+
+    /// Checks the right to act for a topic whose class is known.
     ///
     /// Errors: the sentence that tells the caller why.
     pub(super) fn permit_class(

@@ -24,6 +24,7 @@ use crate::base::config::{Config, ConfigError};
 use crate::base::model::Spoken;
 use crate::base::threads::{OpenFiles, Resources};
 use crate::base::workers::Workers;
+use crate::cluster::run_presence;
 use crate::connection::dispatcher;
 use crate::connection::listener::{self, Buffers, Door, Listener, Serve};
 use crate::connection::opening;
@@ -517,6 +518,8 @@ fn launch(
     if let Some(node) = &shared.node {
         node.spawn(&shared, &mut services);
     }
+    let broker = shared.cluster.as_ref().map(|cluster| Arc::clone(cluster.broker()));
+    services.spawn(run_presence(Arc::clone(&shared.router), broker));
     if let Some(tls) = &shared.tls {
         services.spawn(tls::watch(Arc::clone(tls.contexts())));
     }

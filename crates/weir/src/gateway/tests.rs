@@ -46,7 +46,7 @@ async fn credits_and_reports_never_wait_for_each_other() {
 
 fn subscribe_often(addr: SocketAddr, index: usize) {
     const TIMES: usize = 64;
-    let subscribe = Subscribe { topic: "t".to_owned(), position: None };
+    let subscribe = Subscribe { topic: "t".to_owned(), position: None, presence: false };
     let topics = vec![subscribe; TIMES];
     let hello = Hello { device_id: index.to_string(), topics, ..Hello::default() };
     let mut out = Vec::new();

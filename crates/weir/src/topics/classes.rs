@@ -24,6 +24,10 @@ pub(crate) struct Class {
     pub(crate) subscribe: Vec<Actor>,
     /// Whether requests may read the history.
     pub(crate) history: bool,
+    /// Whether it is known who is in a topic.
+    pub(crate) presence: bool,
+    /// Actors that may see who is in a topic, of those that may subscribe.
+    pub(crate) presence_for: Vec<Actor>,
     /// Whether its topics belong to the cluster, and not to this node alone.
     pub(crate) is_cluster: bool,
     /// Whether a resume from an unknown position begins with the oldest retained message.
@@ -119,6 +123,8 @@ impl Class {
             publish: class.publish.clone(),
             subscribe: class.subscribe.clone(),
             history: class.history,
+            presence: class.presence,
+            presence_for: class.presence_for.clone(),
             is_cluster: has_broker && class.scope != Some(Scope::Node),
             resumes_from_oldest: class.resumes_from_oldest(),
             priority: class.priority,

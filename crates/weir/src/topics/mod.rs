@@ -14,8 +14,11 @@ mod follow;
 mod formats;
 mod history;
 mod ids;
+mod listing;
+mod presence;
 mod resume;
 mod ring;
+mod subscriber;
 mod tick;
 
 use std::collections::VecDeque;
@@ -25,11 +28,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use hashbrown::HashTable;
-use weir_engine::{Budget, Command, Message, Nanos, TopicId};
+use weir_engine::{Budget, Command, ConnId, Message, Nanos, TopicId};
 
 use crate::base::config::Config;
 use crate::base::mailboxes::{self, Credits, Mailboxes, Publisher};
-use crate::base::model::{TopicInfo, TopicNameError};
+use crate::base::model::TopicNameError;
 use crate::limits::bucket::Bucket;
 use crate::observe::counters::Counters;
 pub(crate) use classes::{Class, Classes};
@@ -41,9 +44,12 @@ pub(crate) use formats::SharedFormats;
 pub(crate) use history::{History, Range};
 use ids::Ids;
 pub(crate) use ids::Retirement;
+pub(crate) use presence::Changes;
+use presence::{Members, Presence};
 use resume::Resumes;
 pub(crate) use resume::left;
 use ring::{Retained, Ring};
+pub(crate) use subscriber::Subscriber;
 use tick::{Tick, Ticker};
 
 /// All topics.
@@ -69,6 +75,7 @@ pub(crate) struct Router {
     unattended: AtomicUsize,
     unattended_max: usize,
     resumes: Resumes,
+    presence: Presence,
     needs: Needs,
     /// Topics of the cluster that have lost their last subscriber, and when.
     lingering: Mutex<VecDeque<(Nanos, Arc<Topic>)>>,
@@ -120,6 +127,8 @@ struct Extra {
     resuming: u32,
     /// A topic of the cluster has this.
     cluster: Option<Box<ClusterTopic>>,
+    /// A topic with presence has this from its first member on.
+    members: Option<Box<Members>>,
 }
 
 /// The router needs this about a message before the message is made.
@@ -209,6 +218,7 @@ impl Router {
             unattended: AtomicUsize::new(0),
             unattended_max: config.limits.topics_max.div_ceil(2),
             resumes: Resumes::default(),
+            presence: Presence::new(config.limits.presence_members_max),
             needs: Needs::default(),
             lingering: Mutex::default(),
             parked: AtomicUsize::new(0),
@@ -385,13 +395,14 @@ impl Router {
 
     /// Ends a membership after its shard has reported that it was not made, or has ended. The last
     /// membership ends the topic, unless messages are retained.
-    pub(crate) fn leave(&self, id: TopicId, shard: usize) {
+    pub(crate) fn leave(&self, id: TopicId, conn: ConnId) {
         let Some(topic) = self.ids.topic(id) else {
             debug_assert!(false, "a membership counts for a topic that lives");
             return;
         };
         let mut state = topic.lock();
-        state.counts.remove(shard);
+        state.counts.remove(conn.shard());
+        self.exit_presence(&topic, &mut state, conn);
         self.end_if_idle(&topic, &mut state);
     }
 
@@ -428,30 +439,6 @@ impl Router {
     /// The topic's name, if it still exists.
     pub(crate) fn name(&self, id: TopicId) -> Option<String> {
         self.ids.topic(id).map(|topic| topic.name.as_ref().to_owned())
-    }
-
-    /// Topics by name: those that begin with `prefix` and come after `after`, at most `limit`.
-    ///
-    /// Cost: reads every name, one stripe at a time. Only operators should need it.
-    pub(crate) fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Vec<TopicInfo> {
-        let mut least: std::collections::BTreeMap<Box<str>, Arc<Topic>> = Default::default();
-        for stripe in &self.stripes {
-            for topic in lock(stripe).iter() {
-                let name = topic.name.as_ref();
-                let is_wanted = name.starts_with(prefix) && after.is_none_or(|after| name > after);
-                let is_full = least.len() >= limit;
-                let is_least = !is_full
-                    || least.last_key_value().is_some_and(|(last, _)| name < last.as_ref());
-                if !is_wanted || !is_least {
-                    continue;
-                }
-                least.insert(name.into(), Arc::clone(topic));
-                if least.len() > limit {
-                    least.pop_last();
-                }
-            }
-        }
-        least.into_values().map(|topic| topic.info()).collect()
     }
 
     /// Counts a topic as attended or unattended. Every change of its subscribers or resumes calls
@@ -535,6 +522,7 @@ impl State {
         let has_extra = class.rate.is_some()
             || class.tick.is_some()
             || class.retention.is_some()
+            || class.presence
             || class.is_cluster;
         let cluster = || class.is_cluster.then(|| Box::new(ClusterTopic::new()));
         let extra = has_extra.then(|| Box::new(Extra { cluster: cluster(), ..Extra::default() }));
@@ -547,6 +535,9 @@ impl State {
     /// Whether the topic has no subscribers, no resumes and no messages for a later resume.
     fn is_idle(&self, class: &Class) -> bool {
         let holds = |extra: &Extra| {
+            if extra.members.as_ref().is_some_and(|members| members.has_to_tell()) {
+                return true;
+            }
             if let Some(cluster) = &extra.cluster {
                 return cluster.lingers() || extra.resuming > 0;
             }
@@ -590,6 +581,10 @@ impl State {
 }
 
 impl Topic {
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
@@ -597,18 +592,6 @@ impl Topic {
     /// The place of the next message.
     fn next(&self, state: &State) -> MessagePosition {
         MessagePosition { epoch: state.epoch, offset: state.offset + 1, shift: state.shift() }
-    }
-
-    fn info(&self) -> TopicInfo {
-        let state = self.lock();
-        TopicInfo {
-            topic: self.name.as_ref().to_owned(),
-            subscribers: state.counts.total(),
-            offset: state.offset,
-            epoch: state.epoch,
-            class: self.class.pattern.as_str().to_owned(),
-            retained_messages: state.extra.as_ref().map_or(0, |extra| extra.ring.len()),
-        }
     }
 }
 

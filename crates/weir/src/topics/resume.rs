@@ -11,12 +11,12 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
+use weir_broker::Name;
 use weir_engine::{Command, ConnId, Credit, Item, ReplayBegin, ReplayChunk, TopicId};
-use weir_wire::format::Format;
 use weir_wire::v1::{Position, Subscribed, Unsubscribed, server_message::Kind};
 
 use super::follow::Entry;
-use super::{Extra, Router, SeededBug, State, Topic, lock, validate_name};
+use super::{Extra, Router, SeededBug, State, Subscriber, Topic, lock, validate_name};
 use crate::base::frames;
 use crate::base::model::SubscribeError;
 use crate::observe::counters::ResumeOutcome;
@@ -44,6 +44,8 @@ struct Running {
     epoch: u64,
     /// What is counted when its last part has left.
     outcome: ResumeOutcome,
+    /// Whether it has been answered. Until then it waits for its topic.
+    has_begun: bool,
 }
 
 /// The messages that a connection has missed since the position that it names.
@@ -62,22 +64,24 @@ impl Resumes {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Notes a running resume; returns whether the connection did not resume this topic already.
+    /// Notes a running resume; returns whether it is new, and not one that has waited for its topic.
+    /// `None`: the connection resumes this topic already.
     fn begin(
         &self,
         conn: ConnId,
         topic: TopicId,
         number: u32,
         (epoch, outcome): (u64, ResumeOutcome),
-    ) -> bool {
+    ) -> Option<bool> {
         let mut running = lock(&self.running);
         let of_conn = running.entry(conn).or_default();
         if let Some(running) = of_conn.iter_mut().find(|running| running.topic == topic) {
             running.last = number;
-            return false;
+            return (!std::mem::replace(&mut running.has_begun, true)).then_some(false);
         }
-        of_conn.push(Running { topic, first: number, last: number, epoch, outcome });
-        true
+        let has_begun = true;
+        of_conn.push(Running { topic, first: number, last: number, epoch, outcome, has_begun });
+        Some(true)
     }
 
     /// Begins a resume that waits for its topic; `false`: the connection resumes the topic already.
@@ -92,24 +96,26 @@ impl Resumes {
         let of_conn = running.entry(conn).or_default();
         let is_alone = of_conn.iter().all(|running| running.topic != topic);
         if is_alone {
-            of_conn.push(Running { topic, first: number, last: number, epoch, outcome });
+            let has_begun = false;
+            of_conn.push(Running { topic, first: number, last: number, epoch, outcome, has_begun });
         }
         is_alone
     }
 
-    /// A resume that waited for its topic begins in this epoch.
+    /// A resume that waited for its topic begins in this epoch; `false`: it has begun already.
     pub(super) fn restart(
         &self,
         conn: ConnId,
         topic: TopicId,
         number: u32,
         (epoch, outcome): (u64, ResumeOutcome),
-    ) {
+    ) -> bool {
         let mut running = lock(&self.running);
-        let of_conn = running.get_mut(&conn).into_iter().flatten();
-        for running in of_conn.filter(|running| running.topic == topic && running.last == number) {
-            (running.epoch, running.outcome) = (epoch, outcome);
-        }
+        let is_it = |running: &&mut Running| running.topic == topic && running.last == number;
+        let running = running.get_mut(&conn).and_then(|running| running.iter_mut().find(is_it));
+        let Some(running) = running else { return false };
+        (running.epoch, running.outcome) = (epoch, outcome);
+        !std::mem::replace(&mut running.has_begun, true)
     }
 
     pub(super) fn is_running(&self, conn: ConnId, topic: TopicId, number: u32) -> bool {
@@ -133,26 +139,30 @@ impl Resumes {
         Some((running.epoch, running.outcome))
     }
 
-    /// Ends a resume; returns whether it was running.
-    fn end(&self, conn: ConnId, topic: TopicId) -> bool {
+    /// Ends a resume, if it is running.
+    fn end(&self, conn: ConnId, topic: TopicId) -> Option<Running> {
         self.end_if(conn, |running| running.topic == topic)
     }
 
-    /// Ends the resume whose shard refused this number; returns whether it ended. A later number
-    /// keeps it running.
-    pub(super) fn end_refused(&self, conn: ConnId, topic: TopicId, number: u32) -> bool {
+    /// Ends the resume whose shard refused this number. A later number keeps it running.
+    fn end_refused(&self, conn: ConnId, topic: TopicId, number: u32) -> Option<Running> {
         self.end_if(conn, |running| running.topic == topic && running.last == number)
     }
 
-    fn end_if(&self, conn: ConnId, is_it: impl FnMut(&Running) -> bool) -> bool {
+    /// Ends a resume that waits for its topic; `false`: it was cancelled, or has ended.
+    pub(super) fn end_parked(&self, conn: ConnId, topic: TopicId, number: u32) -> bool {
+        self.end_refused(conn, topic, number).is_some()
+    }
+
+    fn end_if(&self, conn: ConnId, is_it: impl FnMut(&Running) -> bool) -> Option<Running> {
         let mut running = lock(&self.running);
-        let Some(of_conn) = running.get_mut(&conn) else { return false };
-        let Some(at) = of_conn.iter().position(is_it) else { return false };
-        of_conn.swap_remove(at);
+        let of_conn = running.get_mut(&conn)?;
+        let at = of_conn.iter().position(is_it)?;
+        let ended = of_conn.swap_remove(at);
         if of_conn.is_empty() {
             running.remove(&conn);
         }
-        true
+        Some(ended)
     }
 
     fn end_all(&self, conn: ConnId) -> Vec<Running> {
@@ -166,17 +176,17 @@ impl Resumes {
 }
 
 impl Router {
-    /// Subscribes a connection to a topic and begins the topic if it does not exist. With
-    /// `position`, the messages missed since then come first. `format` is the connection's format.
+    /// Subscribes a connection to a topic and begins the topic if it does not exist. `device` finds
+    /// the id of its device; it is called only if the topic has presence.
     ///
     /// The credit belongs to the mailbox of the connection's shard; the caller took it without
     /// holding a lock. An error returns it, for the answer.
     pub(crate) fn subscribe<'a>(
         &self,
         credit: Credit<'a, OwnedFd>,
-        conn: ConnId,
         name: &str,
-        (format, position): (Format, Option<Position>),
+        mut subscriber: Subscriber,
+        device: impl Fn() -> Option<Name>,
     ) -> Result<(), (SubscribeError, Credit<'a, OwnedFd>)> {
         if let Err(error) = validate_name(name, self.name_bytes_max) {
             return Err((SubscribeError::Name(error), credit));
@@ -185,13 +195,19 @@ impl Router {
             let Some(topic) = self.find_or_begin(name) else {
                 return Err((SubscribeError::TooManyTopics, credit));
             };
+            // Before the topic's lock, because the devices have one too.
+            let device = if topic.class.presence { device() } else { None };
             let mut state = topic.lock();
             if state.ended {
                 continue;
             }
-            let credit = if topic.class.is_cluster {
-                match self.enter_or_park(credit, conn, (&topic, &mut state), (format, position)) {
-                    Entry::Now(credit) => credit,
+            if topic.class.presence && !self.make_place(&mut state, &mut subscriber, device) {
+                self.end_if_idle(&topic, &mut state);
+                return Err((SubscribeError::TooManyMembers, credit));
+            }
+            let (subscriber, credit) = if topic.class.is_cluster {
+                match self.enter_or_park(credit, subscriber, (&topic, &mut state)) {
+                    Entry::Now(subscriber, credit) => (subscriber, credit),
                     Entry::Parked => return Ok(()),
                     Entry::Refused(credit) => {
                         self.end_if_idle(&topic, &mut state);
@@ -199,9 +215,9 @@ impl Router {
                     }
                 }
             } else {
-                credit
+                (subscriber, credit)
             };
-            self.enter(credit, conn, (&topic, &mut state), (format, position), None);
+            self.enter(credit, subscriber, (&topic, &mut state), None);
             return Ok(());
         }
     }
@@ -211,36 +227,36 @@ impl Router {
     pub(super) fn enter(
         &self,
         credit: Credit<'_, OwnedFd>,
-        conn: ConnId,
+        mut subscriber: Subscriber,
         (topic, state): (&Arc<Topic>, &mut State),
-        (format, position): (Format, Option<Position>),
         parked: Option<u32>,
     ) {
-        state.formats.add(format);
-        let position =
-            position.map(|position| match self.is_seeded(SeededBug::ResumeAcrossEpochs) {
+        state.formats.add(subscriber.format);
+        let position = subscriber.position.map(|position| {
+            match self.is_seeded(SeededBug::ResumeAcrossEpochs) {
                 true => Position { epoch: state.epoch, ..position },
                 false => position,
-            });
+            }
+        });
         let missed = position.map(|position| topic.missed(state, position));
         if let Some(Missed::Since(offset)) = missed {
             let from = (offset, ResumeOutcome::Recovered);
-            return self.begin_resume(credit, conn, (topic, state), from, parked);
+            return self.begin_resume(credit, subscriber, (topic, state), from, parked);
         }
         let from_broker = missed.and_then(|missed| topic.asked_of_broker(state, missed));
         if let Some(after) = from_broker {
-            let waits = (conn, format, position);
-            return self.wait_for_broker(credit, waits, (topic, state), parked, after);
+            subscriber.position = position;
+            return self.wait_for_broker(credit, subscriber, (topic, state), parked, after);
         }
         let oldest = state.extra.as_ref().and_then(|extra| extra.ring.oldest());
         if let (Some(Missed::Unknown), Some(offset)) = (missed, oldest)
             && topic.class.resumes_from_oldest
         {
             let from = (offset, ResumeOutcome::NotRecovered);
-            return self.begin_resume(credit, conn, (topic, state), from, parked);
+            return self.begin_resume(credit, subscriber, (topic, state), from, parked);
         }
         let is_recovered = missed.map(|missed| missed == Missed::Nothing);
-        self.enter_at_end(credit, conn, (topic, state), is_recovered, parked);
+        self.enter_at_end(credit, subscriber, (topic, state), is_recovered, parked);
     }
 
     /// Makes a connection a member, which gets the next message first. `is_recovered`: if it came
@@ -248,11 +264,12 @@ impl Router {
     pub(super) fn enter_at_end(
         &self,
         credit: Credit<'_, OwnedFd>,
-        conn: ConnId,
+        mut subscriber: Subscriber,
         (topic, state): (&Arc<Topic>, &mut State),
         is_recovered: Option<bool>,
         parked: Option<u32>,
     ) {
+        let conn = subscriber.conn;
         if let Some(is_recovered) = is_recovered {
             self.counters.count_resume(match is_recovered {
                 true => ResumeOutcome::Recovered,
@@ -260,6 +277,7 @@ impl Router {
             });
         }
         state.counts.add(conn.shard());
+        self.enter_presence(topic, state, &mut subscriber);
         if let Some(number) = parked {
             self.end_parked(conn, topic, state, number);
         }
@@ -272,24 +290,31 @@ impl Router {
     pub(super) fn begin_resume(
         &self,
         credit: Credit<'_, OwnedFd>,
-        conn: ConnId,
+        mut subscriber: Subscriber,
         (topic, state): (&Arc<Topic>, &mut State),
         (offset, outcome): (u64, ResumeOutcome),
         parked: Option<u32>,
     ) {
+        let conn = subscriber.conn;
         let number = parked.unwrap_or_else(|| self.resumes.number());
         let mut chunk = self.chunk(conn, topic, state, (number, offset));
         chunk.begin = Some(topic.replay_begin(state, (offset, outcome)));
         if chunk.is_last {
             self.counters.count_resume(outcome);
             state.counts.add(conn.shard());
+            self.enter_presence(topic, state, &mut subscriber);
             if let Some(number) = parked {
                 self.end_parked(conn, topic, state, number);
             }
         } else if parked.is_some() {
-            self.resumes.restart(conn, topic.id, number, (state.epoch, outcome));
-        } else if self.resumes.begin(conn, topic.id, number, (state.epoch, outcome)) {
-            state.extra_mut().resuming += 1;
+            if self.resumes.restart(conn, topic.id, number, (state.epoch, outcome)) {
+                self.enter_presence(topic, state, &mut subscriber);
+            }
+        } else if let Some(is_new) =
+            self.resumes.begin(conn, topic.id, number, (state.epoch, outcome))
+        {
+            state.extra_mut().resuming += u32::from(is_new);
+            self.enter_presence(topic, state, &mut subscriber);
         }
         self.note_attendance(topic, state);
         credit.push(Command::Resume(Box::new(chunk)));
@@ -321,7 +346,10 @@ impl Router {
         if chunk.is_last {
             self.counters.count_resume(outcome);
             state.counts.add(conn.shard());
-            self.end_resume(conn, &topic, &mut state);
+            // Its presence is that of the membership from here on.
+            if self.resumes.end(conn, id).is_some() {
+                state.extra_mut().resuming -= 1;
+            }
         }
         credit.push(Command::Resume(Box::new(chunk)));
     }
@@ -337,7 +365,7 @@ impl Router {
         self.counters.count_resume(ResumeOutcome::FellBehind);
         let reply = topic.fell_behind(epoch, after);
         credit.push(Command::Unsubscribe { conn, topic: topic.id, reply });
-        self.end_resume(conn, topic, state);
+        self.cancel_resume(conn, topic, state);
     }
 
     fn chunk(
@@ -362,7 +390,8 @@ impl Router {
             if !state.ended {
                 let reply = left(name);
                 credit.push(Command::Unsubscribe { conn, topic: topic.id, reply });
-                self.end_resume(conn, &topic, &mut state);
+                self.end_watch(&topic, &mut state, conn);
+                self.cancel_resume(conn, &topic, &mut state);
                 return;
             }
         }
@@ -371,33 +400,39 @@ impl Router {
 
     /// Ends all resumes of a connection that has ended.
     pub(crate) fn end_resumes(&self, conn: ConnId) {
-        for Running { topic, .. } in self.resumes.end_all(conn) {
-            self.let_go(topic);
+        for running in self.resumes.end_all(conn) {
+            self.let_go(conn, running);
         }
     }
 
     /// Ends a resume that its shard refused to begin.
     pub(crate) fn resume_refused(&self, conn: ConnId, id: TopicId, number: u32) {
-        if self.resumes.end_refused(conn, id, number) {
-            self.let_go(id);
+        if let Some(running) = self.resumes.end_refused(conn, id, number) {
+            self.let_go(conn, running);
         }
     }
 
     /// Counts one resume of a topic less.
-    fn let_go(&self, id: TopicId) {
-        let Some(topic) = self.ids.topic(id) else {
+    fn let_go(&self, conn: ConnId, running: Running) {
+        let Some(topic) = self.ids.topic(running.topic) else {
             debug_assert!(false, "a topic lives as long as it is resumed");
             return;
         };
         let mut state = topic.lock();
-        state.extra_mut().resuming -= 1;
-        self.end_if_idle(&topic, &mut state);
+        self.let_go_of(conn, &topic, &mut state, running);
     }
 
-    fn end_resume(&self, conn: ConnId, topic: &Arc<Topic>, state: &mut State) {
-        if self.resumes.end(conn, topic.id) {
-            state.extra_mut().resuming -= 1;
-            self.end_if_idle(topic, state);
+    fn let_go_of(&self, conn: ConnId, topic: &Arc<Topic>, state: &mut State, running: Running) {
+        state.extra_mut().resuming -= 1;
+        if running.has_begun {
+            self.exit_presence(topic, state, conn);
+        }
+        self.end_if_idle(topic, state);
+    }
+
+    fn cancel_resume(&self, conn: ConnId, topic: &Arc<Topic>, state: &mut State) {
+        if let Some(running) = self.resumes.end(conn, topic.id) {
+            self.let_go_of(conn, topic, state, running);
         }
     }
 }

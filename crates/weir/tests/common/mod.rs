@@ -142,7 +142,8 @@ pub(crate) fn encode(kind: Says) -> Vec<u8> {
 }
 
 pub(crate) fn hello(device: &str, token: &str, topics: &[&str]) -> Says {
-    let subscribe = |topic: &&str| Subscribe { topic: (*topic).to_owned(), position: None };
+    let subscribe =
+        |topic: &&str| Subscribe { topic: (*topic).to_owned(), position: None, presence: false };
     Says::Hello(Hello {
         device_id: device.to_owned(),
         token: token.to_owned(),

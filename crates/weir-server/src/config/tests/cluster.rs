@@ -20,6 +20,7 @@ waiting_bytes_max = 1048576
 flush_delay_us = 11
 wait_replicas = 1
 node_ttl = "12s"
+presence_kept = "14s"
 leave_delay = "13s"
 "#;
     let gateway = load(text, &[]).unwrap().gateway;
@@ -38,6 +39,7 @@ leave_delay = "13s"
         flush_delay_us: 11,
         wait_replicas: 1,
         node_ttl: Duration::from_secs(12),
+        presence_kept: Duration::from_secs(14),
         leave_delay: Duration::from_secs(13),
     };
     assert_eq!(gateway.cluster, expected);

@@ -467,3 +467,21 @@ fn every_number_has_a_unit() {
 
 mod cluster;
 mod tables;
+
+#[test]
+fn variables_hold_no_tables() {
+    for (name, list) in [
+        ("WEIR_AUTH_TOKENS", "auth.tokens"),
+        ("WEIR_AUTH_SERVICES", "auth.services"),
+        ("WEIR_AUTH_SERVICES_0_NAME", "auth.services"),
+        ("WEIR_TLS_CERTIFICATES", "tls.certificates"),
+        ("WEIR_TOPIC_CLASSES", "topic_classes"),
+        ("WEIR_TOPIC_CLASSES_0_TICK", "topic_classes"),
+    ] {
+        let expected = format!("{name}: {list} is a list of tables: only the file can set it");
+        assert_eq!(load("", &[(name, "x")]).unwrap_err(), expected);
+    }
+    // A variable of service discovery, for a service called weir-topic-classes.
+    let theirs = ("WEIR_TOPIC_CLASSES_SERVICE_HOST", "10.0.0.1");
+    assert_eq!(load("", &[theirs]), Ok(Settings::default()));
+}

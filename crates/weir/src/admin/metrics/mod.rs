@@ -8,6 +8,7 @@ mod cluster;
 mod connections;
 mod families;
 mod http;
+mod presence;
 mod store;
 mod text;
 mod tls;
@@ -141,11 +142,14 @@ impl Gateway {
                     SubscribeRefuseCause::TopicsMax
                     | SubscribeRefuseCause::TopicName
                     | SubscribeRefuseCause::NotPermitted
-                    | SubscribeRefuseCause::Broker => 0,
+                    | SubscribeRefuseCause::Broker
+                    | SubscribeRefuseCause::NoPresence
+                    | SubscribeRefuseCause::PresenceMembersMax => 0,
                 };
                 ([("cause", cause.name())], front.subscribe_refused(cause) + shards)
             }),
         )?;
+        self.presence(to)?;
         self.ticks(to)?;
         self.retention(to)?;
         to.counter(

@@ -27,13 +27,17 @@ async fn node_with(
     name: &str,
     embed: impl FnOnce(GatewayBuilder) -> GatewayBuilder,
 ) -> Server {
-    node_of(memory, name, Config::default(), embed).await
+    node_with_config(Config::default(), memory, name, embed).await
 }
 
-async fn node_of(
+pub(super) async fn node_of(config: Config, memory: &Memory, name: &str) -> Server {
+    node_with_config(config, memory, name, |builder| builder).await
+}
+
+async fn node_with_config(
+    mut config: Config,
     memory: &Memory,
     name: &str,
-    mut config: Config,
     embed: impl FnOnce(GatewayBuilder) -> GatewayBuilder,
 ) -> Server {
     config.cluster.node = name.to_owned();
@@ -46,7 +50,7 @@ async fn node_of(
     Box::pin(Server::start_with(config, embed)).await
 }
 
-fn memory() -> Memory {
+pub(super) fn memory() -> Memory {
     Memory::new(&MemoryOptions::default())
 }
 
@@ -196,8 +200,8 @@ async fn a_device_that_comes_back_after_its_revocation_stays() {
     let device = Device::connect(one.device_addr(), "d", &[]).await;
     revoked_once(&memory, &one, (&one, "d", device)).await;
     memory.set_delays("one", Delays::default());
-    // What it is told is also read, and the answer comes late.
-    let late = Delays { answer: delay..delay, ..Delays::default() };
+    // What it is told is also read, and the question arrives late.
+    let late = Delays { request: delay..delay, ..Delays::default() };
     let device = Device::connect(two.device_addr(), "e", &[]).await;
     claimed(&memory, "e", &[device.connection_id]).await;
     memory.set_delays("two", late);
@@ -369,10 +373,10 @@ async fn nodes_with_other_topic_classes_are_told() {
         config.cluster.node_ttl = Duration::from_secs(2);
         config
     };
-    let alike = node_of(&memory, "one", config_of("a/*"), |builder| builder).await;
-    let two = node_of(&memory, "two", config_of("a/*"), |builder| builder).await;
+    let alike = Box::pin(node_of(config_of("a/*"), &memory, "one")).await;
+    let two = Box::pin(node_of(config_of("a/*"), &memory, "two")).await;
     check(&alike, "GET /v1/nodes", "", 200, &[r#""settings_differ":false"#]).await;
-    let other = node_of(&memory, "other", config_of("b/*"), |builder| builder).await;
+    let other = Box::pin(node_of(config_of("b/*"), &memory, "other")).await;
     check(&two, "GET /v1/nodes", "", 200, &[r#""settings_differ":true"#]).await;
     let shows = async |server: &Server, same: u64, different: u64| {
         let lines = [("different", different), ("same", same)].map(|(settings, count)| {

@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use weir_wire::v1::{
-    ClientMessage, Hello, Push, ServerMessage, Subscribe, client_message, push, server_message,
+    ClientMessage, Hello, Presence, Push, ServerMessage, Subscribe, client_message, push,
+    server_message,
 };
 use weir_wire::{ProstMessage as _, frame};
 
@@ -46,10 +47,33 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Device<S> {
         };
         device.connection_id = welcome.connection_id;
         for _ in topics {
-            let next = device.next().await;
-            assert!(matches!(next, server_message::Kind::Subscribed(_)), "{next:?}");
+            device.subscribed().await;
         }
         device
+    }
+
+    /// Subscribes, and waits for the answer.
+    pub(super) async fn subscribe(&mut self, topic: &str, presence: bool) {
+        let topic = topic.to_owned();
+        let subscribe = Subscribe { topic, presence, ..Subscribe::default() };
+        let kind = Some(client_message::Kind::Subscribe(subscribe));
+        let mut bytes = Vec::new();
+        frame::encode(&ClientMessage { kind }, &mut bytes);
+        self.stream.write_all(&bytes).await.unwrap();
+        self.subscribed().await;
+    }
+
+    async fn subscribed(&mut self) {
+        let next = self.next().await;
+        assert!(matches!(next, server_message::Kind::Subscribed(_)), "{next:?}");
+    }
+
+    pub(super) async fn presence(&mut self) -> Presence {
+        let next = self.next().await;
+        let server_message::Kind::Presence(presence) = next else {
+            panic!("not a Presence: {next:?}")
+        };
+        presence
     }
 
     pub(super) async fn push(&mut self) -> Push {

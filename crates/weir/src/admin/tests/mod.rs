@@ -7,6 +7,7 @@ mod devices;
 mod endings;
 mod http;
 mod openmetrics;
+mod presence;
 mod tls;
 
 use serde_json::{Value, json};

@@ -19,6 +19,14 @@ crate::config_table! {
         /// there, or to the cluster. Absent: to the cluster if `cluster.redis` is set, to the node
         /// otherwise.
         scope: Option<Scope>, allowed("\"cluster\" only with cluster.redis"), example("\"node\"");
+        /// Whether it is known who is in a topic: `GET /v1/topics/{topic}/presence` lists devices
+        /// and connections, and subscribers can ask to hear who enters and leaves.
+        // See limits.presence_members_max. In a cluster each member takes some 100 bytes of Redis
+        // in addition.
+        presence: bool;
+        /// Callers that may see who is in a topic, of those that may subscribe: by the public API,
+        /// and as events. They learn the device ids of others. The admin API always may.
+        presence_for: Vec<Actor> = vec![Actor::Services], allowed("labels that a token carries");
         /// Messages are gathered for this long and leave as one batch: far cheaper where many
         /// publish to many. 0: each leaves at once.
         tick: Duration, allowed("{TICK_MIN:?} to {TICK_MAX:?}, or 0ms for none");

@@ -57,6 +57,10 @@ crate::config_table! {
         /// the network ends its devices' claims; longer, and the dead are listed for longer.
         node_ttl: Duration = Duration::from_secs(6),
             allowed("four times cluster.timeout to {NODE_TTL_MAX:?}");
+        /// How long the members of a node that is no longer alive stay in the presence of topics,
+        /// beyond `node_ttl`. Time in which no node can reach Redis does not count. Shorter, and a
+        /// room is told of all that leave and enter when a node is away for a moment.
+        presence_kept: Duration = Duration::from_secs(30), range(SECOND..=10 * MINUTE);
         /// How long a node goes on listening to a topic that its last subscriber has left, so that
         /// short visits do not reach Redis. 0: not at all.
         leave_delay: Duration = Duration::from_secs(30), range(0..=10 * MINUTE);

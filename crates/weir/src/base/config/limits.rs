@@ -19,6 +19,11 @@ crate::config_table! {
         topics_max: usize = 1_000_000, range(1..=CONNECTIONS_MAX), unit("topics");
         /// Topics of one connection. Leaving a topic walks through all of them.
         topics_per_connection_max: usize = 64, range(1..=4_096), unit("topics");
+        /// Connections in topics with presence (`presence` of a topic class), counted once for each
+        /// topic. Connections beyond that are not listed, and cannot ask to hear who enters and
+        /// leaves.
+        // A member takes some 150 bytes.
+        presence_members_max: usize = 262_144, range(1..=MEMBERS_MAX), unit("members");
         /// Length of a topic name in bytes. Every message carries its name.
         topic_bytes_max: usize = 255, range(1..=1_024), unit("bytes");
         /// Length of a device id in bytes.
@@ -84,6 +89,8 @@ impl LimitsConfig {
 /// The router numbers its topics in 24 bits. A shard numbers its connections in 22 bits, so that many
 /// need several shards.
 const CONNECTIONS_MAX: u64 = 1 << 24;
+/// As many as members of topics take 10 GB.
+const MEMBERS_MAX: u64 = 1 << 26;
 /// A `Hello` with a signed token needs this much.
 const FRAME_BYTES_MIN: u64 = 1_024;
 /// A longer frame is a file, not a message.

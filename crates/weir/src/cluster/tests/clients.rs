@@ -1,6 +1,6 @@
 //! The simulated clients: what each has heard of each topic, and what they must not hear.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -33,6 +33,12 @@ pub(super) enum Heard {
         topic: String,
         code: String,
     },
+    /// Connections have entered, or left.
+    Presence {
+        topic: String,
+        changes: Vec<(u64, bool)>,
+        missed: bool,
+    },
 }
 
 /// A client, as the SDKs are: it counts offsets, and comes back with its last position.
@@ -44,13 +50,28 @@ pub(super) struct Client {
 }
 
 /// What a client knows of a topic.
+#[derive(Default)]
 pub(super) struct View {
     pub(super) stage: Stage,
     pub(super) position: Option<Position>,
+    pub(super) present: Present,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What a client knows of who is in a topic.
+#[derive(Debug, Default)]
+pub(super) struct Present {
+    /// Whether it hears of changes.
+    pub(super) is_asked: bool,
+    /// Whether it has to ask for the list.
+    pub(super) needs_list: bool,
+    pub(super) connections: BTreeSet<u64>,
+    /// What it has heard since it has asked for the list.
+    since: Vec<(u64, bool)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Stage {
+    #[default]
     Out,
     /// It has asked from this position on, at this time.
     Waiting(Option<Position>, Instant),
@@ -99,6 +120,41 @@ pub(super) struct Told {
     pub(super) gaps: u64,
     pub(super) fell_behind: u64,
     pub(super) refused: u64,
+    /// Changes of presence, and how often some may have been missed.
+    pub(super) present: u64,
+    pub(super) missed: u64,
+}
+
+impl Present {
+    pub(super) fn new(is_asked: bool) -> Present {
+        Present { is_asked, ..Present::default() }
+    }
+
+    /// The list is asked for.
+    pub(super) fn ask(&mut self) {
+        self.since.clear();
+    }
+
+    /// The list has come. What was heard meanwhile counts after it.
+    pub(super) fn list(&mut self, connections: BTreeSet<u64>) {
+        self.connections = connections;
+        self.needs_list = false;
+        let since = std::mem::take(&mut self.since);
+        since.iter().for_each(|change| self.change(*change));
+    }
+
+    fn hear(&mut self, changes: &[(u64, bool)], missed: bool) {
+        self.since.extend(changes);
+        changes.iter().for_each(|change| self.change(*change));
+        self.needs_list |= missed;
+    }
+
+    fn change(&mut self, (connection, is_in): (u64, bool)) {
+        match is_in {
+            true => self.connections.insert(connection),
+            false => self.connections.remove(&connection),
+        };
+    }
 }
 
 impl Heard {
@@ -107,6 +163,7 @@ impl Heard {
             Heard::Subscribed { topic, .. }
             | Heard::Message { topic, .. }
             | Heard::Unsubscribed { topic, .. }
+            | Heard::Presence { topic, .. }
             | Heard::Refused { topic, .. } => topic,
         }
     }
@@ -194,6 +251,16 @@ impl Clients {
             Heard::Message { topic, offset, text } => {
                 self.handle_message(client, topic, offset, text);
             }
+            Heard::Presence { topic, changes, missed } => {
+                self.told.present += changes.len() as u64;
+                self.told.missed += u64::from(missed);
+                let view = self.list[client].views.get_mut(&topic);
+                let is_in = |view: &&mut View| matches!(view.stage, Stage::In | Stage::Leaving(_));
+                match view.filter(|view| view.present.is_asked).filter(is_in) {
+                    Some(view) => view.present.hear(&changes, missed),
+                    None => self.find(client, &topic, "presence that it has not asked for"),
+                }
+            }
             Heard::Unsubscribed { topic, reason } => {
                 let Some(view) = self.list[client].views.get_mut(&topic) else { return };
                 view.stage = Stage::Out;
@@ -240,6 +307,7 @@ impl Clients {
             Stage::Waiting(asked, _) if !is_notice => {
                 view.stage = Stage::In;
                 view.position = Some(position);
+                view.present.needs_list = view.present.is_asked;
                 self.told.subscribed += 1;
                 match asked {
                     Some(asked) if recovered && asked != position => {

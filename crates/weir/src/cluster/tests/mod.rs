@@ -6,6 +6,7 @@
 
 mod clients;
 mod node;
+mod presence;
 mod run;
 mod shard;
 mod summary;
@@ -81,7 +82,8 @@ fn each_client_sees_each_message_in_order_and_once_or_is_told() {
             let told = summary.told;
             let (reads, jumps) = (summary.resume_reads, summary.jumps);
             let told_of = [told.recovered, told.not_recovered, told.notices, told.refused];
-            let all = told_of.into_iter().chain([told.gaps, reads, jumps]).collect::<Vec<_>>();
+            let present = [told.gaps, told.present, told.missed, reads, jumps];
+            let all = told_of.into_iter().chain(present).collect::<Vec<_>>();
             assert!(all.iter().all(|count| *count > 0), "everything happens: {told:?}");
         }
         Err(failure) => panic!(

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use rand::RngExt;
 use rand::rngs::StdRng;
-use tokio::time::Instant;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
 use weir_broker::memory::{Memory, NodeOptions};
 use weir_broker::{Broker, Entry, EventHandler, Name, Position, QueueLimits};
 use weir_engine::{Budget, ConnId, CreditKind, Detached, Nanos, Share};
@@ -17,9 +18,9 @@ use super::clients::Clients;
 use super::shard::Shard;
 use crate::base::config::{Config, TopicClass};
 use crate::base::mailboxes::{Mailboxes, Publisher};
-use crate::cluster::{BrokerEvents, Cluster, ClusterSettings};
+use crate::cluster::{BrokerEvents, Cluster, ClusterSettings, run_presence};
 use crate::observe::counters::Counters;
-use crate::topics::{Envelope, Offer, Router, SeededBug};
+use crate::topics::{Envelope, Offer, Router, SeededBug, Subscriber};
 
 /// What publishers have been told: topic, position and text.
 pub(super) type Accepted = Arc<Mutex<Vec<(String, Position, String)>>>;
@@ -36,9 +37,13 @@ pub(super) struct Node {
     pub(super) slow_until: Option<Instant>,
     /// Bytes of the budget that something else uses, and until when.
     squeezed: Option<(usize, Instant)>,
+    /// What runs as long as it lives, beside the tasks of the cluster.
+    _tasks: JoinSet<()>,
 }
 
 pub(super) const SHARDS: usize = 2;
+/// Nodes that are away for longer lose their members.
+const NODE_TTL: Duration = Duration::from_secs(2);
 const CREDITS: usize = 24;
 pub(super) const BUDGET_BYTES: usize = 4 << 20;
 
@@ -67,6 +72,7 @@ fn config(kept: Kept) -> Config {
         retention_bytes: kept.bytes,
         tick,
         conflation: pattern.starts_with("keys"),
+        presence: true,
         // What is kept of an earlier epoch would come again, and the broker's journal has it under that.
         resume_from_oldest: Some(false),
         ..TopicClass::default()
@@ -85,6 +91,17 @@ fn config(kept: Kept) -> Config {
     config.connection.low_watermark_bytes = 200;
     config.limits.topics_max = 100;
     config
+}
+
+/// Announces a node again and again.
+async fn announce(broker: Arc<dyn Broker>, name: String) {
+    loop {
+        let (number, name) = (broker.number(), name.clone());
+        let node = weir_broker::Node { number, name, revoked_to: None, about: String::new() };
+        // What fails is done again.
+        let _ = broker.announce(node).await;
+        sleep(NODE_TTL / 4).await;
+    }
 }
 
 impl Node {
@@ -106,7 +123,11 @@ impl Node {
             router.seed_bug(bug);
         }
         let router = Arc::new(router);
-        let options = NodeOptions { timeout: Duration::from_millis(500), ..NodeOptions::default() };
+        let options = NodeOptions {
+            timeout: Duration::from_millis(500),
+            node_ttl: NODE_TTL,
+            ..NodeOptions::default()
+        };
         let events = BrokerEvents::new(Arc::clone(&router));
         let broker: Arc<dyn Broker> =
             memory.node(name, options, Arc::clone(&events) as Arc<dyn EventHandler>);
@@ -122,7 +143,22 @@ impl Node {
         let shards = ends.into_iter().enumerate().map(shard).collect();
         let name = name.to_owned();
         let (slow_until, squeezed) = (None, None);
-        Node { name, router, mailboxes, shards, cluster, budget, counters, slow_until, squeezed }
+        let mut tasks = JoinSet::new();
+        let broker = || Arc::clone(cluster.broker());
+        tasks.spawn(run_presence(Arc::clone(&router), Some(broker())));
+        tasks.spawn(announce(broker(), name.to_owned()));
+        Node {
+            name,
+            router,
+            mailboxes,
+            shards,
+            cluster,
+            budget,
+            counters,
+            slow_until,
+            squeezed,
+            _tasks: tasks,
+        }
     }
 
     pub(super) fn open(&mut self, conn: ConnId) {
@@ -136,13 +172,16 @@ impl Node {
     /// `false`: there is no credit.
     pub(super) fn subscribe(
         &self,
-        conn: ConnId,
+        (client, conn): (usize, ConnId),
         topic: &str,
-        position: Option<v1::Position>,
+        (position, presence): (Option<v1::Position>, bool),
     ) -> Result<(), bool> {
         let mailbox = &self.mailboxes[conn.shard()];
         let credit = mailbox.try_credit(CreditKind::Control).ok_or(false)?;
-        let subscribed = self.router.subscribe(credit, conn, topic, (Format::Stream, position));
+        let mut subscriber = Subscriber::new(conn, Format::Stream);
+        (subscriber.position, subscriber.presence) = (position, presence);
+        let device = || Some(Name::from(format!("c{client}")));
+        let subscribed = self.router.subscribe(credit, topic, subscriber, device);
         subscribed.map_err(|_| true)
     }
 

@@ -12,8 +12,9 @@ use weir_broker::memory::{Break, Chances, Delays, Memory, MemoryOptions, Method,
 use weir_broker::{Name, Scope};
 use weir_engine::{ConnId, Nanos};
 
-use super::clients::{Clients, Stage, View};
+use super::clients::{Clients, Present, Stage, View};
 use super::node::{Accepted, Kept, Node, SHARDS};
+use super::presence::{self, PRESENCE_KEPT, has_presence};
 use super::summary::Summary;
 use super::verify;
 use crate::topics::SeededBug;
@@ -125,7 +126,7 @@ enum End {
 pub(super) const TOPICS: [&str; 9] =
     ["kept/1", "kept/2", "kept/3", "tick/1", "tick/2", "keys/1", "live/1", "live/2", "live/tick/1"];
 const NODES: usize = 3;
-const CLIENTS: usize = 12;
+pub(super) const CLIENTS: usize = 12;
 const STEPS: usize = 600;
 
 fn name_of(node: usize) -> String {
@@ -135,7 +136,12 @@ fn name_of(node: usize) -> String {
 impl Run {
     fn new(seed: u64, bug: Option<Bug>) -> Run {
         let mut dice = StdRng::seed_from_u64(seed);
-        let options = MemoryOptions { seed, keeps_journal: true, ..MemoryOptions::default() };
+        let options = MemoryOptions {
+            seed,
+            keeps_journal: true,
+            presence_kept: PRESENCE_KEPT,
+            ..MemoryOptions::default()
+        };
         let memory = Memory::new(&options);
         // Every fourth run is calm: then not even a loss that is told may happen.
         let is_calm = seed.is_multiple_of(4);
@@ -257,6 +263,7 @@ impl Run {
         verify::check_messages(self)?;
         verify::check_jumps(self)?;
         verify::check_positions(self).await?;
+        presence::check(self).await?;
         for client in clients {
             self.disconnect(client);
         }
@@ -266,7 +273,7 @@ impl Run {
         verify::check_end(self)
     }
 
-    fn check(&self) -> Result<(), String> {
+    pub(super) fn check(&self) -> Result<(), String> {
         match self.clients.findings.first() {
             Some(finding) => Err(finding.clone()),
             None => Ok(()),
@@ -379,7 +386,8 @@ impl Run {
         let position = view.and_then(|view| view.position).filter(|_| !is_fresh);
         let Some((at, conn)) = of_client.conn.or_else(|| self.connect(client)) else { return };
         let Some(node) = &self.nodes[at] else { return };
-        let stage = match node.subscribe(conn, topic, position) {
+        let is_asked = has_presence(topic) && client.is_multiple_of(2);
+        let stage = match node.subscribe((client, conn), topic, (position, is_asked)) {
             Ok(()) => Stage::Waiting(position, Instant::now()),
             Err(is_refused) => {
                 self.clients.told.refused += u64::from(is_refused);
@@ -387,7 +395,7 @@ impl Run {
             }
         };
         self.clients.note(format!("c{client} asks {at} for {topic} from {position:?}"));
-        let view = View { stage, position };
+        let view = View { stage, position, present: Present::new(is_asked) };
         self.clients.list[client].views.insert(topic.to_owned(), view);
     }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 
 use weir_engine::{Command, ConnId, CreditKind, Detached, Item, Message, ReplayChunk, TopicId};
-use weir_wire::v1::{ServerMessage, server_message::Kind};
+use weir_wire::v1::{self, ServerMessage, server_message::Kind};
 use weir_wire::{ProstMessage, frame, hot};
 
 use super::clients::{Clients, Heard};
@@ -52,7 +52,7 @@ impl Shard {
                 let is_member = self.members.contains(&(topic, conn));
                 let is_busy = is_member || self.resumes.contains_key(&(conn, topic));
                 if is_busy || !self.open.contains(&conn) {
-                    router.leave(topic, self.index);
+                    router.leave(topic, conn);
                 } else {
                     self.members.insert((topic, conn));
                     clients.hear(conn, subscribed(&reply, false));
@@ -62,7 +62,7 @@ impl Shard {
             Command::Unsubscribe { conn, topic, reply } => {
                 self.resumes.remove(&(conn, topic));
                 if self.members.remove(&(topic, conn)) {
-                    router.leave(topic, self.index);
+                    router.leave(topic, conn);
                 }
                 clients.hear(conn, rare(&reply));
             }
@@ -73,8 +73,10 @@ impl Shard {
                 router.retired(topic);
             }
             Command::Send(conn, Item::Frame(frame)) => clients.hear(conn, rare(&frame)),
-            other @ (Command::Send(_, Item::Message(_))
-            | Command::Adopt(_)
+            Command::Send(conn, Item::Message(message)) => {
+                clients.hear(conn, presence(message.frame()));
+            }
+            other @ (Command::Adopt(_)
             | Command::Broadcast(_)
             | Command::Evict(..)
             | Command::Welcome(..)
@@ -116,7 +118,7 @@ impl Shard {
         let Some(topic) = running else {
             if chunk.is_last {
                 self.known.insert(chunk.topic);
-                router.leave(chunk.topic, self.index);
+                router.leave(chunk.topic, chunk.conn);
             }
             return;
         };
@@ -152,7 +154,7 @@ impl Shard {
         let topics: Vec<TopicId> = of_conn.map(|(topic, _)| *topic).collect();
         for topic in topics {
             self.members.remove(&(topic, conn));
-            router.leave(topic, self.index);
+            router.leave(topic, conn);
         }
         self.resumes.retain(|key, _| key.0 != conn);
         router.end_resumes(conn);
@@ -181,6 +183,15 @@ fn all_heard(mut frames: &[u8]) -> Vec<Heard> {
         frames = &frames[taken..];
     }
     heard
+}
+
+/// Who has entered and who has left.
+fn presence(frame: &[u8]) -> Heard {
+    let Kind::Presence(told) = decode(frame) else { panic!("nothing else goes to one connection") };
+    let id = |member: &v1::Member| member.connection_id;
+    let (joined, left) = (told.joined.iter().map(id), told.left.iter().map(id));
+    let changes = left.map(|id| (id, false)).chain(joined.map(|id| (id, true))).collect();
+    Heard::Presence { topic: told.topic, changes, missed: told.missed }
 }
 
 fn decode(frame: &[u8]) -> Kind {

@@ -47,6 +47,8 @@ impl Told {
         self.gaps += other.gaps;
         self.fell_behind += other.fell_behind;
         self.refused += other.refused;
+        self.present += other.present;
+        self.missed += other.missed;
     }
 }
 

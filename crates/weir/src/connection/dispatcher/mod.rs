@@ -2,6 +2,7 @@
 
 mod refresh;
 mod run;
+mod subscribe;
 mod terms;
 
 use std::collections::VecDeque;
@@ -14,14 +15,13 @@ use weir_engine::{
     Command, ConnId, CreditKind, DeviceRef, Full, Item, Origin, Report, TopicId, Urgent,
 };
 use weir_wire::format::Format;
-use weir_wire::v1::{ClientMessage, Position, Published, Subscribe, Unsubscribe, Welcome};
+use weir_wire::v1::{ClientMessage, Position, Published, Unsubscribe, Welcome};
 use weir_wire::v1::{client_message, server_message};
 use weir_wire::{CloseReason, ErrorCode, ProstMessage, hot};
 
 use crate::auth::devices::NotEntered;
 use crate::auth::{Act, Grant, OWN_GRANT};
 use crate::base::clock::{unix_millis, unix_time};
-use crate::base::model::SubscribeError;
 use crate::base::model::{Accepted, Payload, Publication, Target};
 use crate::base::{frames, mailboxes};
 use crate::connection::reports::{Room, cost};
@@ -31,8 +31,7 @@ use crate::core::handle::{Handle, Refusal};
 use crate::core::publishing::Publishing;
 use crate::core::rights::{Caller, CallerDevice, Denied};
 use crate::core::state::SharedState;
-use crate::observe::counters::SubscribeRefuseCause;
-use crate::topics::left;
+use crate::topics::Subscriber;
 use refresh::{Found, Refreshes};
 pub(crate) use run::run;
 use terms::Terms;
@@ -80,6 +79,7 @@ enum Job {
         format: Format,
         topic: String,
         position: Option<Position>,
+        presence: bool,
     },
     /// Push the next replay chunk.
     ResumeNext {
@@ -153,8 +153,8 @@ impl Dispatcher {
             Report::Closed { conn, device, origin, reason, topics } => {
                 self.jobs.push_back(Job::Closed { conn, device, origin, reason, topics });
             }
-            Report::NotEntered { topic } | Report::Left { topic } => {
-                self.shared.router.leave(topic, self.shard);
+            Report::NotEntered { conn, topic } | Report::Left { conn, topic } => {
+                self.shared.router.leave(topic, conn);
             }
             Report::Refused { ticket, reason } => {
                 let pending = self.shared.adoptions[self.shard].take(ticket);
@@ -224,14 +224,16 @@ impl Dispatcher {
                 }
                 self.shared.router.end_resumes(conn);
                 for topic in topics {
-                    self.shared.router.leave(topic, self.shard);
+                    self.shared.router.leave(topic, conn);
                 }
                 self.shared.admission.release(self.shard);
                 self.shared.admission.leave(origin);
                 Ok(())
             }
-            Job::Subscribe { conn, device, format, topic, position } => {
-                self.subscribe((conn, device), topic, (format, position))
+            Job::Subscribe { conn, device, format, topic, position, presence } => {
+                let mut subscriber = Subscriber::new(conn, format);
+                (subscriber.position, subscriber.presence) = (position, presence);
+                self.subscribe(device, topic, subscriber)
             }
             Job::ResumeNext { conn, topic, resume, after } => {
                 match self.shared.mailbox(self.shard).try_credit(CreditKind::Control) {
@@ -315,23 +317,6 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Subscribes the topics of `Hello` before any later message of the connection is handled.
-    fn subscribe_first(&mut self, asker: Asker, topics: Vec<Subscribe>) {
-        let limit = self.shared.config().limits.topics_per_connection_max;
-        if topics.len() > limit {
-            let message = format!(
-                "hello asks for more topics than the limit of {limit} (limits.topics_per_connection_max)"
-            );
-            self.shared
-                .counters()
-                .count_subscribe_refused(SubscribeRefuseCause::TopicsPerConnectionMax);
-            self.answer(asker.conn, frames::error(ErrorCode::TooManyTopics, message, "", 0));
-        }
-        for subscribe in topics.into_iter().take(limit).rev() {
-            self.want_topic(asker, subscribe);
-        }
-    }
-
     fn handle_frame(&mut self, asker: Asker, body: &[u8]) {
         // A replaced or revoked connection is about to be closed; its messages no longer count.
         if !self.shared.devices.has(asker.device, asker.conn) {
@@ -371,46 +356,6 @@ impl Dispatcher {
         }
     }
 
-    /// Queues a subscription, if the topic's name is valid and the connection has the right.
-    fn want_topic(&mut self, asker: Asker, subscribe: Subscribe) {
-        let Subscribe { topic, position } = subscribe;
-        let conn = asker.conn;
-        let Err(denied) = self.check(asker, Act::Subscribe, &topic) else {
-            let Asker { device, origin, .. } = asker;
-            let format = origin.format;
-            self.jobs.push_front(Job::Subscribe { conn, device, format, topic, position });
-            return;
-        };
-        let frame = match denied {
-            // The answer does not repeat the topic, which may be long.
-            Denied::Name(error) => {
-                self.shared.counters().count_subscribe_refused(SubscribeRefuseCause::TopicName);
-                frames::error(ErrorCode::TopicName, error.to_string(), "", 0)
-            }
-            Denied::NotPermitted(message) => {
-                self.shared.counters().count_subscribe_refused(SubscribeRefuseCause::NotPermitted);
-                frames::error(ErrorCode::NotPermitted, message, &topic, 0)
-            }
-        };
-        self.answer(conn, frame);
-    }
-
-    /// Queues the end of a subscription. A connection without the right to subscribe is in no such
-    /// topic, and must learn nothing about it.
-    fn leave_topic(&mut self, asker: Asker, topic: String) {
-        let (conn, device) = (asker.conn, asker.device);
-        match self.check(asker, Act::Subscribe, &topic) {
-            Ok(()) => self.jobs.push_front(Job::Unsubscribe { conn, device, topic }),
-            // The answer does not repeat the topic, which may be long.
-            Err(Denied::Name(error)) => {
-                self.shared.counters().count_subscribe_refused(SubscribeRefuseCause::TopicName);
-                let message = error.to_string();
-                self.answer(conn, frames::error(ErrorCode::TopicName, message, "", 0));
-            }
-            Err(Denied::NotPermitted(_)) => self.answer(conn, left(&topic)),
-        }
-    }
-
     /// Whether the topic's class permits the act.
     fn check(&self, asker: Asker, act: Act, topic: &str) -> Result<(), Denied> {
         self.shared.permit(&self.caller(asker), act, topic).map(|_| ())
@@ -429,40 +374,6 @@ impl Dispatcher {
             OWN_GRANT => self.terms.grant(asker.conn).map_or(auth.nobody(), |own| auth.grant(own)),
             number => auth.numbered(number),
         }
-    }
-
-    fn subscribe(
-        &mut self,
-        (conn, device): (ConnId, DeviceRef),
-        topic: String,
-        (format, position): (Format, Option<Position>),
-    ) -> Result<(), OutOfCredit> {
-        let Some(credit) = self.shared.mailbox(self.shard).try_credit(CreditKind::Control) else {
-            return Err(OutOfCredit(Job::Subscribe { conn, device, format, topic, position }));
-        };
-        let from = (format, position);
-        if let Err((error, credit)) = self.shared.router.subscribe(credit, conn, &topic, from) {
-            self.shared.counters().count_subscribe_refused(SubscribeRefuseCause::of(error));
-            let frame = match error {
-                // The answer does not repeat the topic, which may be long.
-                SubscribeError::Name(error) => {
-                    frames::error(ErrorCode::TopicName, error.to_string(), "", 0)
-                }
-                SubscribeError::BrokerUnavailable => {
-                    let message = "the broker cannot be reached; try again in a second".to_owned();
-                    frames::error(ErrorCode::Busy, message, &topic, 0)
-                }
-                SubscribeError::TooManyTopics => {
-                    let limit = self.shared.config().limits.topics_max;
-                    let message = format!("all {limit} topics are in use (limits.topics_max)");
-                    frames::error(ErrorCode::TooManyTopics, message, &topic, 0)
-                }
-            };
-            credit.push(Command::Send(conn, Item::Frame(frame)));
-            return Ok(());
-        }
-        self.tell(conn, device, || EventKind::Subscribed(topic));
-        Ok(())
     }
 
     /// Tells the readers of events, if there are any.

@@ -58,7 +58,8 @@ pub(crate) async fn run(handle: Handle, shard: usize, mut reports: Reports) {
     }
 }
 
-/// Reports to readiness that a shard has stopped, or that the task for its reports has failed.
+/// Reports to readiness that a shard has stopped, or that the task for its reports has failed. The
+/// shard's connections leave the presence of their topics.
 struct Watch {
     shared: Arc<SharedState>,
     shard: usize,
@@ -73,6 +74,7 @@ impl Drop for Watch {
             );
             let cause = format!("shard {} has stopped by itself", self.shard);
             self.shared.readiness.set(Part::Shards, PartState::Failed, Some(cause));
+            self.shared.router.forget_shard(self.shard);
         }
     }
 }

@@ -515,7 +515,8 @@ mod tests {
         let limits =
             LimitsConfig { topics_per_connection_max: 4, topic_bytes_max: 8, ..Default::default() };
         let names = ["12345678", "123456789", "1234567890", "1234567äää", "", "six"];
-        let topics = names.map(|name| Subscribe { topic: name.to_owned(), position: None });
+        let topics =
+            names.map(|name| Subscribe { topic: name.to_owned(), position: None, presence: false });
         let mut hello = Hello { topics: topics.into(), ..Hello::default() };
         let wished = wished_topics(&limits, &mut hello);
         let wished: Vec<&str> = wished.iter().map(|upgrade| upgrade.topic.as_str()).collect();

@@ -48,6 +48,10 @@ pub(crate) struct NodeAbout {
     /// How long it has run.
     #[serde(default)]
     uptime_s: u64,
+    /// Connections in topics with presence that it does not list, because it has
+    /// `limits.presence_members_max` members.
+    #[serde(default)]
+    presence_unlisted: u64,
 }
 
 /// A node of the cluster.
@@ -61,6 +65,13 @@ pub(crate) struct NodeInfo {
     pub(crate) about: Option<NodeAbout>,
     /// Whether it is this one.
     pub(crate) is_own: bool,
+}
+
+impl NodeInfo {
+    /// Members that it does not list; `None`: it is of another version, and does not tell.
+    pub(crate) fn presence_unlisted(&self) -> Option<u64> {
+        self.about.as_ref().map(|about| about.presence_unlisted)
+    }
 }
 
 impl Announcing {
@@ -160,6 +171,7 @@ impl SharedState {
             settings: settings(self.config()),
             draining: self.is_draining(),
             uptime_s: self.admission.uptime().as_secs(),
+            presence_unlisted: self.router.unlisted_count() as u64,
         }
     }
 

@@ -85,6 +85,7 @@ impl LocalNode for Local {
     fn renumber(&self, number: NodeNumber) {
         self.node.take_number(number);
         self.node.claims.claim_all_again();
+        self.with_shared(|shared| shared.router.enter_all_again());
         self.node.announcing.soon();
     }
 }

@@ -81,7 +81,9 @@ impl Api {
                 Err(Problem::new(Kind::NotFound, detail))
             }
             Err(Denied::Name(error)) => Err(Problem::field("topic", error.to_string())),
-            Err(Denied::NotPermitted(detail)) => Err(Problem::forbidden(detail).at("topic")),
+            Err(Denied::NotPermitted(detail) | Denied::NoPresence(detail)) => {
+                Err(Problem::forbidden(detail).at("topic"))
+            }
         }
     }
 }

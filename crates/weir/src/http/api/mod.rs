@@ -1,4 +1,4 @@
-//! The public API: publishing, history, activation, and its own description. Upgrades are not here.
+//! The public API: publishing, history, presence, activation, and its own description. Upgrades are not here.
 //!
 //! The bearer token or the client certificate identifies the caller. Topic classes authorise it, as
 //! on a connection.
@@ -7,6 +7,7 @@ mod activation;
 mod cors;
 mod history;
 mod openapi;
+mod presence;
 mod publish;
 
 use std::future::{Future, poll_fn};
@@ -29,6 +30,7 @@ use crate::base::host::{Host, Hosts};
 use crate::http::web::body::{self, Announced, Room};
 use crate::http::web::head::bearer_token;
 use crate::http::web::idempotency::key_of;
+use crate::http::web::presence::PageAsked;
 use crate::http::web::problem::{Kind, Problem};
 use crate::http::web::query::{Query, segment};
 use crate::http::web::reply::{self, Reply};
@@ -56,6 +58,7 @@ enum Route {
     Upgraded,
     Publish,
     History,
+    Presence,
     Activate,
     Refresh,
     OpenApi,
@@ -70,6 +73,7 @@ enum Job {
     /// Holds the result of the other checks of the head. It counts once the caller is known.
     Publish(Shown, Result<(Option<String>, Announced), Problem>),
     History(Shown, Result<(String, Range), Problem>),
+    Presence(Shown, Result<(String, PageAsked), Problem>),
 }
 
 /// The token of a request.
@@ -84,13 +88,14 @@ enum Shown {
 }
 
 impl Route {
-    const ALL: [(&'static str, Route); 10] = [
+    const ALL: [(&'static str, Route); 11] = [
         ("/", Route::Hello),
         ("/rest/hello", Route::Hello),
         ("/v1/connect", Route::Upgraded),
         ("/v1/sse", Route::Upgraded),
         ("/v1/publish", Route::Publish),
         ("/v1/topics/{topic}/history", Route::History),
+        ("/v1/topics/{topic}/presence", Route::Presence),
         ("/auth/gw/active", Route::Activate),
         ("/v1/devices/activate", Route::Activate),
         ("/v1/devices/token/refresh", Route::Refresh),
@@ -102,7 +107,9 @@ impl Route {
         match self {
             Route::Publish | Route::Activate | Route::Refresh => "POST, OPTIONS",
             Route::Upgraded => "GET, OPTIONS",
-            Route::Hello | Route::History | Route::OpenApi => "GET, HEAD, OPTIONS",
+            Route::Hello | Route::History | Route::Presence | Route::OpenApi => {
+                "GET, HEAD, OPTIONS"
+            }
         }
     }
 }
@@ -233,6 +240,11 @@ impl Api {
                 let asked = topic.and_then(|topic| Ok((topic, history::range(query)?)));
                 Ok(Job::History(self.shown(caller, head)?, asked))
             }
+            Route::Presence => {
+                let topic = segment(found.params.get("topic").unwrap_or_default(), "topic");
+                let asked = topic.and_then(|topic| Ok((topic, PageAsked::of(query)?)));
+                Ok(Job::Presence(self.shown(caller, head)?, asked))
+            }
         }
     }
 
@@ -274,6 +286,14 @@ impl Api {
                 let requester = beside(body, self.requester(caller, shown)).await?;
                 let read = match asked {
                     Ok((topic, range)) => self.history(caller, &requester, (&topic, range)).await,
+                    Err(problem) => Err(problem),
+                };
+                Ok(self.named(read, &requester))
+            }
+            Job::Presence(shown, asked) => {
+                let requester = beside(body, self.requester(caller, shown)).await?;
+                let read = match asked {
+                    Ok((topic, asked)) => self.presence(caller, &requester, topic, asked).await,
                     Err(problem) => Err(problem),
                 };
                 Ok(self.named(read, &requester))

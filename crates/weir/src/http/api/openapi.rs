@@ -4,13 +4,14 @@ use std::sync::LazyLock;
 
 use bytes::Bytes;
 use utoipa::openapi::HttpMethod;
-use utoipa::openapi::schema::{ArrayBuilder, Object, ObjectBuilder};
+use utoipa::openapi::schema::{Array, ArrayBuilder, Object, ObjectBuilder};
 
 use super::activation::{ActivatedView, Activation};
 use super::history::HistoryView;
 use crate::http::web::openapi::{
     Description, IDEMPOTENCY_KEY, Operation, idempotency_key, limit, text, text_like,
 };
+use crate::http::web::presence::PresenceView;
 use crate::http::web::problem::Kind;
 use crate::http::web::publish::{Many, Message, Published, Results};
 
@@ -28,6 +29,7 @@ fn write() -> Bytes {
         .operation(get.clone(), "/v1/sse", sse())
         .operation(HttpMethod::Post, "/v1/publish", publish())
         .operation(get.clone(), "/v1/topics/{topic}/history", history())
+        .operation(get.clone(), "/v1/topics/{topic}/presence", presence())
         .operation(HttpMethod::Post, "/auth/gw/active", activate("activateByOldPath"))
         .operation(HttpMethod::Post, "/v1/devices/activate", activate("activate"))
         .operation(HttpMethod::Post, "/v1/devices/token/refresh", refresh())
@@ -61,13 +63,18 @@ fn connect() -> Operation {
 }
 
 fn sse() -> Operation {
-    let topics = ArrayBuilder::new().items(text()).build();
+    let topics = || -> Array { ArrayBuilder::new().items(text()).build() };
     Operation::new("sse", "Listen to topics by server-sent events")
-        .query("topic", "A topic; may be given several times", topics)
+        .query("topic", "A topic; may be given several times", topics())
         .query(
             "device",
             "The device id, unless the token belongs to one device or to a service",
             text(),
+        )
+        .query(
+            "presence",
+            "One of these topics, to hear who enters it and who leaves; may be given several times",
+            topics(),
         )
         .query("heartbeat_ms", "The wished interval of comments that show life", text())
         .query("last_event_id", "The value of `Last-Event-ID`, for a first request", text())
@@ -134,6 +141,28 @@ fn history() -> Operation {
             Kind::UnknownHost,
             Kind::NotFound,
             Kind::BudgetExhausted,
+            Kind::TooManyRequests,
+            Kind::TooManyFailures,
+            Kind::StoreUnavailable,
+        ])
+}
+
+fn presence() -> Operation {
+    Operation::new("presence", "List the connections in a topic")
+        .description("Only for callers that `presence_for` of the topic's class names.")
+        .segment("topic", "Its name, percent-encoded (`%2F` for a slash)", topic())
+        .query("limit", "The greatest number of connections", limit())
+        .query("after", "Only connections after this one", text_like("^[0-9a-fA-F]{16}$"))
+        .answers::<PresenceView>("A page, and how many there are in all")
+        .refuses(&[
+            Kind::InvalidRequest,
+            Kind::Unauthorized,
+            Kind::Forbidden,
+            Kind::ForeignOrigin,
+            Kind::UnknownHost,
+            Kind::NotFound,
+            Kind::BudgetExhausted,
+            Kind::BrokerUnavailable,
             Kind::TooManyRequests,
             Kind::TooManyFailures,
             Kind::StoreUnavailable,

@@ -52,7 +52,9 @@ impl EventsUpgrade {
     ) -> Result<EventsUpgrade, Problem> {
         let limits = &edge.shared.config().limits;
         let known = ["device", "heartbeat_ms", "access_token", "last_event_id"];
-        let (query, mut topics) = Query::parse_with_list(head.uri.query(), &known, "topic")?;
+        let lists = ["topic", "presence"];
+        let (query, [mut topics, presence]) =
+            Query::parse_with_lists(head.uri.query(), &known, lists)?;
         let mut named = HashSet::new();
         topics.retain(|topic| named.insert(topic.clone()));
         if topics.len() > limits.topics_per_connection_max {
@@ -70,11 +72,17 @@ impl EventsUpgrade {
                 return Err(Problem::field("heartbeat_ms", "it is not a number of milliseconds"));
             }
         };
+        if let Some(topic) = presence.iter().find(|topic| !named.contains(*topic)) {
+            let detail = format!("{topic:?} is none of the topics that this request asks for");
+            return Err(Problem::field("presence", detail));
+        }
         let from_query = query_token(edge, query.value("access_token"))?;
         let token = token(&head.headers, from_query)?;
         let device_id = query.value("device").unwrap_or_default().to_owned();
         let last = last_event_id(head, query.value("last_event_id"), topics.len())?;
-        let topics = topics.into_iter().map(|topic| Subscribe { topic, position: None }).collect();
+        let subscribe =
+            |topic| Subscribe { presence: presence.contains(&topic), position: None, topic };
+        let topics = topics.into_iter().map(subscribe).collect();
         let hello = Hello { device_id, token, heartbeat_ms, topics, ..Hello::default() };
         let mut headers = headers();
         edge.api.mark_origin(&mut headers, allowed);

@@ -8,6 +8,7 @@ pub(crate) mod head;
 pub(crate) mod idempotency;
 pub(crate) mod json;
 pub(crate) mod openapi;
+pub(crate) mod presence;
 pub(crate) mod problem;
 pub(crate) mod publish;
 pub(crate) mod push;

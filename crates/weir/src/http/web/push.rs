@@ -58,6 +58,7 @@ pub(crate) fn to_json(frame: &[u8]) -> Option<Box<RawValue>> {
         | Kind::Error(_)
         | Kind::Expiring(_)
         | Kind::Refreshed(_)
+        | Kind::Presence(_)
         | Kind::Goodbye(_) => None,
     }
 }

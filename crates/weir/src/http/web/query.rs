@@ -15,28 +15,27 @@ pub(crate) struct Query {
 impl Query {
     /// Errors: a parameter that is not in `known`, a repeated one, or text that is not UTF-8.
     pub(crate) fn parse(raw: Option<&str>, known: &[&str]) -> Result<Query, Problem> {
-        let (query, _) = Query::parse_with_list(raw, known, "")?;
+        let (query, []) = Query::parse_with_lists(raw, known, [])?;
         Ok(query)
     }
 
-    /// The same, with the values of one more parameter, which may be given several times.
-    pub(crate) fn parse_with_list(
+    /// The same, with the values of further parameters, which may be given several times.
+    pub(crate) fn parse_with_lists<const LISTS: usize>(
         raw: Option<&str>,
         known: &[&str],
-        list: &str,
-    ) -> Result<(Query, Vec<String>), Problem> {
-        let mut values = Vec::new();
+        lists: [&str; LISTS],
+    ) -> Result<(Query, [Vec<String>; LISTS]), Problem> {
+        let mut values = [const { Vec::new() }; LISTS];
         let mut pairs: Vec<(String, String)> = Vec::new();
         for pair in raw.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let name = decode(name, true, "query")?;
-            if !list.is_empty() && name == list {
-                values.push(decode(value, true, &name)?);
+            if let Some(list) = lists.iter().position(|list| *list == name) {
+                values[list].push(decode(value, true, &name)?);
                 continue;
             }
             if !known.contains(&name.as_str()) {
-                let known = known.iter().chain(Some(&list).filter(|list| !list.is_empty()));
-                let known: Vec<&str> = known.copied().collect();
+                let known: Vec<&str> = known.iter().chain(&lists).copied().collect();
                 let detail = match known.as_slice() {
                     [] => format!("unknown parameter {name:?}; this path takes none"),
                     known => format!("unknown parameter {name:?}; known are {}", known.join(", ")),

@@ -43,6 +43,7 @@ pub struct Counters {
     from_broker: [AtomicU64; FromBroker::ALL.len()],
     epoch_changes: [AtomicU64; EpochOutcome::ALL.len()],
     cluster_limits: [AtomicU64; ClusterLimit::ALL.len()],
+    presence: [AtomicU64; PresenceOutcome::ALL.len()],
     ticks: AtomicU64,
     tick_messages: AtomicU64,
     tick_conflated: AtomicU64,
@@ -156,6 +157,25 @@ weir_wire::named_enum! {
         NotPermitted = "not_permitted",
         /// The topic belongs to the cluster, whose broker cannot be reached or has too much to do.
         Broker = "broker",
+        /// It asks for presence, which the topic's class does not have.
+        NoPresence = "no_presence",
+        /// It asks for presence, and there are too many members.
+        PresenceMembersMax = "presence_members_max",
+    }
+}
+
+weir_wire::named_enum! {
+    /// What happened to a change of who is in a topic.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum PresenceOutcome {
+        /// Watchers on this node were told that a connection has entered.
+        Joined = "joined",
+        /// Watchers on this node were told that a connection has left.
+        Left = "left",
+        /// A connection was not listed, because there were too many members.
+        Unlisted = "unlisted",
+        /// Watchers of a topic on this node were told that they may have missed something.
+        Missed = "missed",
     }
 }
 
@@ -417,6 +437,15 @@ impl Counters {
         self.from_broker[what as usize].fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Changes of who is in topics, by what happened to them.
+    pub fn presence(&self, outcome: PresenceOutcome) -> u64 {
+        self.presence[outcome as usize].load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_presence(&self, outcome: PresenceOutcome, count: usize) {
+        self.presence[outcome as usize].fetch_add(count as u64, Ordering::Relaxed);
+    }
+
     /// Messages and places of topics of the cluster, by what happened to them.
     pub fn following(&self, what: Following) -> u64 {
         self.following[what as usize].load(Ordering::Relaxed)
@@ -578,6 +607,7 @@ impl SubscribeRefuseCause {
             SubscribeError::Name(_) => SubscribeRefuseCause::TopicName,
             SubscribeError::TooManyTopics => SubscribeRefuseCause::TopicsMax,
             SubscribeError::BrokerUnavailable => SubscribeRefuseCause::Broker,
+            SubscribeError::TooManyMembers => SubscribeRefuseCause::PresenceMembersMax,
         }
     }
 }

@@ -26,7 +26,7 @@ use std::sync::atomic::Ordering;
 use weir_broker::{History, Name, Position, Received, Scope};
 use weir_engine::{Nanos, Share};
 
-use super::{Router, State, Topic, lock};
+use super::{Router, State, Topic};
 use crate::observe::counters::{ClusterLimit, Following};
 pub(crate) use envelope::Envelope;
 pub(crate) use needs::{Need, Needs, Question, Replay};
@@ -258,7 +258,10 @@ impl Router {
         match scope {
             Scope::Topics(names) => {
                 for name in names {
-                    self.act(name, |topic, state| self.check(topic, state));
+                    self.act(name, |topic, state| {
+                        self.check(topic, state);
+                        self.check_presence(topic, state);
+                    });
                 }
             }
             Scope::Devices(_) | Scope::Node => {}
@@ -267,6 +270,7 @@ impl Router {
                     let mut state = topic.lock();
                     if !state.ended {
                         self.check(&topic, &mut state);
+                        self.check_presence(&topic, &mut state);
                     }
                 }
             }
@@ -275,14 +279,7 @@ impl Router {
 
     /// All topics of the cluster that this node knows.
     fn cluster_topics(&self) -> Vec<Arc<Topic>> {
-        let mut topics = Vec::new();
-        for stripe in &self.stripes {
-            let stripe = lock(stripe);
-            topics.extend(stripe.iter().filter(|topic| topic.class.is_cluster).cloned());
-        }
-        // The order of a table is random; a simulation has to repeat.
-        topics.sort_unstable_by_key(|topic| topic.id);
-        topics
+        self.topics_with(|class| class.is_cluster)
     }
 
     /// Names of the topics that this node follows.

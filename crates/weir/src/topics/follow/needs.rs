@@ -7,10 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::Notify;
 use weir_broker::{HistoryQuery, Name};
 use weir_engine::ConnId;
-use weir_wire::format::Format;
-use weir_wire::v1::Position;
 
-use crate::topics::lock;
+use crate::topics::{Subscriber, lock};
 
 /// A request to the broker that a topic waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,7 +37,7 @@ pub(crate) struct Replay {
     /// Of the resume.
     pub(super) number: u32,
     /// The subscription, if it has no answer yet.
-    pub(super) first: Option<(Format, Option<Position>)>,
+    pub(super) first: Option<Subscriber>,
 }
 
 impl Replay {

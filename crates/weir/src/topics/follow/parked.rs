@@ -10,13 +10,11 @@ use std::time::Duration;
 use weir_broker::Name;
 use weir_engine::{Command, ConnId, Credit, CreditKind, Item, Nanos};
 use weir_wire::ErrorCode;
-use weir_wire::format::Format;
-use weir_wire::v1::Position;
 
 use super::{Need, Phase};
 use crate::base::frames;
 use crate::observe::counters::ClusterLimit;
-use crate::topics::{Router, State, Topic, lock};
+use crate::topics::{Router, State, Subscriber, Topic, lock};
 
 /// A connection that waits for a topic.
 ///
@@ -24,16 +22,14 @@ use crate::topics::{Router, State, Topic, lock};
 /// takes it out. So no answer goes to a connection that has gone.
 #[derive(Debug)]
 pub(in crate::topics) struct Parked {
-    pub(super) conn: ConnId,
+    pub(super) subscriber: Subscriber,
     pub(super) number: u32,
-    pub(super) format: Format,
-    pub(super) position: Option<Position>,
 }
 
 /// What becomes of a subscription to a topic of the cluster.
 pub(in crate::topics) enum Entry<'a> {
     /// It can be answered now.
-    Now(Credit<'a, OwnedFd>),
+    Now(Subscriber, Credit<'a, OwnedFd>),
     /// It waits; the credit has been given back.
     Parked,
     /// The broker cannot be reached, or too many wait.
@@ -89,28 +85,29 @@ impl Router {
     pub(in crate::topics) fn enter_or_park<'a>(
         &self,
         credit: Credit<'a, OwnedFd>,
-        conn: ConnId,
+        subscriber: Subscriber,
         (topic, state): (&Arc<Topic>, &mut State),
-        (format, position): (Format, Option<Position>),
     ) -> Entry<'a> {
         if self.is_broker_lost() {
             return Entry::Refused(credit);
         }
         let sent = state.sent(&topic.class);
-        let is_known = position
+        let is_known = subscriber
+            .position
             .is_none_or(|position| position.epoch == state.epoch && position.offset <= sent);
         let phase = state.cluster().phase;
         if matches!(phase, Phase::Live | Phase::CatchingUp) && is_known {
-            return Entry::Now(credit);
+            return Entry::Now(subscriber, credit);
         }
         if !self.may_wait() {
             return Entry::Refused(credit);
         }
+        let conn = subscriber.conn;
         let Some(number) = self.begin_to_wait(credit, conn, (topic, state)) else {
             return Entry::Parked;
         };
         self.parked.fetch_add(1, Ordering::Relaxed);
-        state.cluster().parked.push(Parked { conn, number, format, position });
+        state.cluster().parked.push(Parked { subscriber, number });
         if phase == Phase::Apart {
             self.join(topic, state);
         } else {
@@ -162,14 +159,14 @@ impl Router {
             return self.retry(topic, state);
         }
         while let Some(parked) = state.cluster().parked.pop() {
-            let Parked { conn, number, format, position } = parked;
+            let (conn, number) = (parked.subscriber.conn, parked.number);
             if self.resumes.is_running(conn, topic.id, number) {
                 let mailbox = &self.mailboxes[conn.shard()];
                 let Some(credit) = mailbox.try_credit(CreditKind::Control) else {
                     state.cluster().parked.push(parked);
                     return self.retry(topic, state);
                 };
-                self.enter(credit, conn, (topic, state), (format, position), Some(number));
+                self.enter(credit, parked.subscriber, (topic, state), Some(number));
             }
             self.parked.fetch_sub(1, Ordering::Relaxed);
         }
@@ -183,7 +180,7 @@ impl Router {
         state: &mut State,
         number: u32,
     ) -> bool {
-        let was_running = self.resumes.end_refused(conn, topic.id, number);
+        let was_running = self.resumes.end_parked(conn, topic.id, number);
         if was_running {
             state.extra_mut().resuming -= 1;
         }
@@ -192,7 +189,8 @@ impl Router {
 
     /// Tells those who wait to come back later.
     pub(super) fn refuse_parked(&self, topic: &Arc<Topic>, state: &mut State) {
-        for Parked { conn, number, .. } in std::mem::take(&mut state.cluster().parked) {
+        for Parked { subscriber, number } in std::mem::take(&mut state.cluster().parked) {
+            let conn = subscriber.conn;
             self.parked.fetch_sub(1, Ordering::Relaxed);
             if !self.end_parked(conn, topic, state, number) {
                 continue;
@@ -293,5 +291,5 @@ pub(super) fn tell_unreachable(credit: Credit<'_, OwnedFd>, conn: ConnId, topic:
     credit.push(Command::Send(conn, Item::Frame(frame)));
 }
 
-/// Subscriptions that wait, of all topics together: 10 MB.
+/// Subscriptions that wait, of all topics together: 21 MB.
 pub(in crate::topics) const PARKED_MAX: usize = 1 << 18;

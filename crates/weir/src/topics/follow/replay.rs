@@ -7,8 +7,6 @@ use std::sync::atomic::Ordering;
 
 use weir_broker::{History, Name};
 use weir_engine::{Command, ConnId, Credit, ReplayChunk};
-use weir_wire::format::Format;
-use weir_wire::v1::Position;
 
 use super::Source;
 use super::apply::Arrived;
@@ -17,7 +15,7 @@ use super::parked::{Parked, tell_unreachable};
 use crate::base::mailboxes;
 use crate::observe::counters::ResumeOutcome;
 use crate::topics::resume::Missed;
-use crate::topics::{MessagePosition, Router, State, Topic};
+use crate::topics::{MessagePosition, Router, State, Subscriber, Topic};
 
 impl Topic {
     /// Whether the broker may keep messages behind this offset that the ring has let go of.
@@ -50,11 +48,12 @@ impl Router {
     pub(in crate::topics) fn wait_for_broker(
         &self,
         credit: Credit<'_, OwnedFd>,
-        (conn, format, position): (ConnId, Format, Option<Position>),
+        subscriber: Subscriber,
         (topic, state): (&Arc<Topic>, &mut State),
         parked: Option<u32>,
         after: u64,
     ) {
+        let conn = subscriber.conn;
         let number = match parked {
             Some(number) => number,
             None if !self.may_wait() => return tell_unreachable(credit, conn, topic),
@@ -64,7 +63,7 @@ impl Router {
             },
         };
         self.parked.fetch_add(1, Ordering::Relaxed);
-        self.read_part(topic, state, (conn, number), after, Some((format, position)));
+        self.read_part(topic, state, (conn, number), after, Some(subscriber));
     }
 
     /// A running resume goes on with what the broker keeps behind this offset.
@@ -84,7 +83,7 @@ impl Router {
         state: &State,
         (conn, number): (ConnId, u32),
         after: u64,
-        first: Option<(Format, Option<Position>)>,
+        first: Option<Subscriber>,
     ) {
         self.counters.count_resume_read();
         let mean = state.extra.as_ref().and_then(|extra| extra.ring.mean_bytes());
@@ -110,8 +109,8 @@ impl Router {
             // The connection may have gone meanwhile, or have unsubscribed.
             let Some((epoch, _)) = self.resumes.state_of(conn, topic.id, number) else { return };
             match first {
-                Some((format, position)) => {
-                    let parked = Parked { conn, number, format, position };
+                Some(subscriber) => {
+                    let parked = Parked { subscriber, number };
                     self.begin_replay(credit, (topic, state), parked, history);
                 }
                 None => {
@@ -137,7 +136,8 @@ impl Router {
         parked: Parked,
         history: Option<&History>,
     ) {
-        let Parked { conn, number, format, position } = parked;
+        let (conn, number) = (parked.subscriber.conn, parked.number);
+        let position = parked.subscriber.position;
         let refuse = |state: &mut State, credit| {
             self.end_parked(conn, topic, state, number);
             tell_unreachable(credit, conn, topic);
@@ -160,22 +160,36 @@ impl Router {
             }
             Some(Missed::AtBroker(_) | Missed::Unknown) => {
                 let waited = Some(number);
-                return self.enter_at_end(credit, conn, (topic, state), Some(false), waited);
+                return self.enter_at_end(
+                    credit,
+                    parked.subscriber,
+                    (topic, state),
+                    Some(false),
+                    waited,
+                );
             }
             // The ring reaches it now.
             Some(Missed::Nothing | Missed::Since(_)) | None => {
-                let from = (format, position);
-                return self.enter(credit, conn, (topic, state), from, Some(number));
+                return self.enter(credit, parked.subscriber, (topic, state), Some(number));
             }
         };
         if state.extra_mut().ring.reaches(after) {
             let from = (after, outcome);
-            return self.begin_resume(credit, conn, (topic, state), from, Some(number));
+            return self.begin_resume(
+                credit,
+                parked.subscriber,
+                (topic, state),
+                from,
+                Some(number),
+            );
         }
         let part = self.part_of(history, (topic, state), (conn, number), after);
         let Some(mut chunk) = part else { return refuse(state, credit) };
         chunk.begin = Some(topic.replay_begin(state, (after, outcome)));
-        self.resumes.restart(conn, topic.id, number, (state.epoch, outcome));
+        if self.resumes.restart(conn, topic.id, number, (state.epoch, outcome)) {
+            let mut subscriber = parked.subscriber;
+            self.enter_presence(topic, state, &mut subscriber);
+        }
         credit.push(Command::Resume(Box::new(chunk)));
     }
 

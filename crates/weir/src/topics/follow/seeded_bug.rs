@@ -22,16 +22,19 @@ pub(crate) enum SeededBug {
     LateJoin,
     /// A resume takes an offset for one of the running epoch.
     ResumeAcrossEpochs,
+    /// Changes of presence that the broker has not taken are not told again.
+    LostPresence,
 }
 
 #[cfg(test)]
 impl SeededBug {
     /// Every seeded bug.
-    pub(crate) const ALL: [SeededBug; 4] = [
+    pub(crate) const ALL: [SeededBug; 5] = [
         SeededBug::UnfilledGap,
         SeededBug::UntoldEpoch,
         SeededBug::LateJoin,
         SeededBug::ResumeAcrossEpochs,
+        SeededBug::LostPresence,
     ];
 }
 

@@ -22,7 +22,7 @@ pub(super) struct Room {
     mailbox: Detached<OwnedFd>,
     pub(super) budget: Arc<Budget>,
     members: BTreeSet<(ConnId, TopicId)>,
-    question: Option<Question>,
+    pub(super) question: Option<Question>,
 }
 
 pub(super) const KEPT: usize = 100;
@@ -37,7 +37,7 @@ pub(super) fn class(retention_messages: usize, tick: Duration) -> TopicClass {
     }
 }
 
-fn room_of(class: TopicClass, capacity: usize, topics_max: usize) -> Room {
+pub(super) fn room_of(class: TopicClass, capacity: usize, topics_max: usize) -> Room {
     let mut config = config_of(class);
     config.limits.topics_max = topics_max;
     room_with(&config, capacity)
@@ -52,7 +52,7 @@ pub(super) fn room_with(config: &Config, capacity: usize) -> Room {
 }
 
 /// A topic `t` with three messages in epoch 7, and connection 1 in it.
-fn joined(retention_messages: usize, capacity: usize) -> Room {
+pub(super) fn joined(retention_messages: usize, capacity: usize) -> Room {
     let mut room = room_of(class(retention_messages, Duration::ZERO), capacity, 10);
     assert_eq!(room.subscribe(1, None), Ok(()));
     assert_eq!(room.asked(), ["join t"]);
@@ -80,16 +80,24 @@ impl Room {
         self.subscribe_to("t", number, position)
     }
 
-    fn subscribe_to(
+    pub(super) fn subscribe_to(
         &self,
         topic: &str,
         number: u64,
         position: Option<(u64, u64)>,
     ) -> Result<(), SubscribeError> {
-        let credit = self.router.mailboxes[0].try_credit(CreditKind::Control).unwrap();
         let position = position.map(|(epoch, offset)| Position { epoch, offset });
-        let request = (weir_wire::format::Format::Stream, position);
-        let subscribed = self.router.subscribe(credit, conn(0, number), topic, request);
+        let subscriber =
+            Subscriber { position, ..Subscriber::new(conn(0, number), Format::Stream) };
+        self.take(topic, subscriber)
+    }
+
+    /// A connection's device has its number as id.
+    pub(super) fn take(&self, topic: &str, subscriber: Subscriber) -> Result<(), SubscribeError> {
+        let credit = self.router.mailboxes[0].try_credit(CreditKind::Control).unwrap();
+        let device = number(subscriber.conn).to_string();
+        let subscribed =
+            self.router.subscribe(credit, topic, subscriber, || Some(device.as_str().into()));
         subscribed.map_err(|(error, _)| error)
     }
 
@@ -127,7 +135,7 @@ impl Room {
         self.router.handle_history("t", self.question.unwrap(), &history);
     }
 
-    fn fails(&self) -> bool {
+    pub(super) fn fails(&self) -> bool {
         self.router.handle_failure("t", self.question.unwrap())
     }
 
@@ -143,12 +151,13 @@ impl Room {
     fn hear_one(&mut self) -> Option<Vec<String>> {
         let command = self.mailbox.pop()?;
         let kind = command.credit_kind();
-        let number = |conn: ConnId| conn.to_u64() & 0xffff;
         let mut heard = Vec::new();
         match command {
             Command::Subscribe { conn, topic, reply } => {
                 heard.push(format!("{} in {}", number(conn), position(&reply)));
-                assert!(self.members.insert((conn, topic)));
+                if !self.members.insert((conn, topic)) {
+                    self.router.leave(topic, conn);
+                }
             }
             Command::Resume(chunk) => {
                 let conn = number(chunk.conn);
@@ -168,7 +177,7 @@ impl Room {
             Command::Unsubscribe { conn, topic, .. } => {
                 heard.push(format!("{} out", number(conn)));
                 if self.members.remove(&(conn, topic)) {
-                    self.router.leave(topic, 0);
+                    self.router.leave(topic, conn);
                 }
             }
             Command::Publish(topic, message) => {
@@ -189,6 +198,9 @@ impl Room {
                 let server_message::Kind::Error(error) = decode(&frame) else { panic!() };
                 heard.push(format!("{} {}", number(conn), error.code));
             }
+            Command::Send(conn, Item::Message(message)) => {
+                heard.push(format!("{} hears {}", number(conn), told(message.frame())));
+            }
             Command::Retire(topic) => self.router.retired(topic),
             other => panic!("the router does not push {other:?}"),
         }
@@ -200,16 +212,34 @@ impl Room {
     pub(super) fn end(mut self) {
         self.hear();
         for (conn, topic) in std::mem::take(&mut self.members) {
-            self.router.leave(topic, 0);
+            self.router.leave(topic, conn);
             self.router.end_resumes(conn);
         }
         self.router.end_ticks();
+        for topic in self.router.take_presence() {
+            self.router.presence_changes(&topic, usize::MAX);
+            self.router.end_presence(&topic);
+        }
         self.router.leave_empty(Duration::ZERO, Nanos(u64::MAX));
         self.hear();
         self.router.retry_retirements();
         assert_eq!((self.router.check_empty(), self.budget.used()), (Ok(()), 0));
         assert_eq!(self.router.mailboxes[0].depth(), 0);
     }
+}
+
+pub(super) fn number(conn: ConnId) -> u64 {
+    conn.to_u64() & 0xffff
+}
+
+/// Who has entered and who has left, by device.
+fn told(frame: &[u8]) -> String {
+    let server_message::Kind::Presence(presence) = decode(frame) else { panic!() };
+    let joined = presence.joined.iter().map(|member| format!("+{}", member.device_id));
+    let left = presence.left.iter().map(|member| format!("-{}", member.device_id));
+    let missed = presence.missed.then(|| "missed".to_owned());
+    let told: Vec<String> = missed.into_iter().chain(left).chain(joined).collect();
+    told.join(" ")
 }
 
 fn position(reply: &[u8]) -> String {
@@ -454,94 +484,5 @@ fn subscriptions_that_wait_are_bounded() {
         room.router.end_resumes(conn(0, number));
     }
     room.asked();
-    room.end();
-}
-
-#[test]
-fn a_topic_without_subscribers_lingers_and_is_left() {
-    let mut room = joined(KEPT, 100);
-    room.unsubscribe(1);
-    assert_eq!(room.hear(), ["1 out"]);
-    let (delay, now) = (Duration::from_secs(30), Nanos::now());
-    assert!(room.router.leave_empty(delay, now) <= delay);
-    // It is followed meanwhile.
-    room.live(7, 4..=4);
-    assert_eq!(room.subscribe(2, Some((7, 2))), Ok(()));
-    assert_eq!(room.hear(), ["2 in 7.2 recovered", "2 m3", "2 m4"]);
-    let later = now.after(2 * delay);
-    room.router.leave_empty(delay, later);
-    assert_eq!((room.asked(), room.router.topic_count()), (vec![], 1));
-    room.unsubscribe(2);
-    room.hear();
-    room.router.leave_empty(delay, later.after(delay));
-    assert_eq!((room.asked(), room.router.topic_count()), (vec!["leave t".to_owned()], 0));
-    // What the broker has not heard is said again, unless the topic is wanted.
-    room.router.leave_again(&"t".into());
-    assert_eq!(room.asked(), ["leave t"]);
-    assert_eq!(room.subscribe(3, None), Ok(()));
-    room.router.leave_again(&"t".into());
-    assert_eq!(room.asked(), ["join t"]);
-    room.history((7, 4), (1, 0), 1..=4);
-    room.end();
-}
-
-#[test]
-fn an_answer_to_a_topic_that_has_ended_is_not_for_its_successor() {
-    let mut room = joined(KEPT, 100);
-    room.live(7, 5..=5);
-    assert_eq!(room.asked(), ["read t 3"]);
-    let former = room.question;
-    room.unsubscribe(1);
-    room.hear();
-    room.router.leave_empty(Duration::ZERO, Nanos(u64::MAX));
-    assert_eq!(room.subscribe(2, None), Ok(()));
-    assert_eq!(room.asked(), ["leave t", "join t"]);
-    let newer = std::mem::replace(&mut room.question, former);
-    room.history((7, 5), (1, 0), 4..=5);
-    assert!(!room.fails());
-    assert_eq!((room.hear(), room.asked()), (vec![], vec![]));
-    room.question = newer;
-    room.history((7, 6), (1, 0), 1..=6);
-    assert_eq!(room.hear(), ["2 in 7.6"]);
-    room.end();
-}
-
-#[test]
-fn who_waits_and_goes_is_counted_no_more() {
-    let mut room = room_of(class(KEPT, Duration::ZERO), 100, 10);
-    assert_eq!((room.subscribe(1, None), room.subscribe(2, None)), (Ok(()), Ok(())));
-    room.unsubscribe(1);
-    room.router.end_resumes(conn(0, 2));
-    assert_eq!(room.hear(), ["1 out"]);
-    room.end();
-}
-
-#[test]
-fn a_tick_keeps_its_place_before_what_nobody_waited_for() {
-    let mut room = room_of(class(KEPT, Duration::from_secs(1)), 100, 10);
-    assert_eq!(room.subscribe(1, None), Ok(()));
-    assert_eq!(room.asked(), ["join t"]);
-    room.history((7, 0), (1, 0), 1..=0);
-    assert_eq!(room.hear(), ["1 in 7.0"]);
-    room.live(7, 1..=2);
-    room.unsubscribe(1);
-    assert_eq!(room.hear(), ["1 out"]);
-    room.live(7, 3..=3);
-    room.router.end_ticks();
-    assert_eq!(room.subscribe(2, Some((7, 0))), Ok(()));
-    assert_eq!(room.hear(), ["2 in 7.0 recovered", "2 m1", "2 m2", "2 m3"]);
-    room.end();
-}
-
-#[test]
-fn topics_beyond_the_limit_do_not_linger() {
-    // Two topics may be without subscribers.
-    let mut room = room_of(class(KEPT, Duration::ZERO), 100, 4);
-    for topic in ["a", "b", "c"] {
-        assert_eq!(room.subscribe_to(topic, 1, None), Ok(()));
-    }
-    assert_eq!(room.asked(), ["join a", "join b", "join c"]);
-    room.router.end_resumes(conn(0, 1));
-    assert_eq!((room.router.topic_count(), room.asked()), (2, vec!["leave c".to_owned()]));
     room.end();
 }

@@ -2,6 +2,8 @@
 
 mod broker;
 mod history;
+mod leaving;
+mod presence;
 mod replays;
 mod resumes;
 mod stage;
@@ -13,6 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use proptest::prelude::*;
 use weir_engine::{Budget, ConnId, CreditKind, Detached, Mailbox, Nanos, ReplayChunk};
+use weir_wire::format::Format;
 use weir_wire::v1::{Position, ServerMessage, server_message};
 use weir_wire::{ProstMessage, frame, hot};
 
@@ -323,9 +326,8 @@ fn a_number_is_free_when_every_shard_has_let_go() {
     assert_eq!(router.topic_count(), 0);
     let refused = |router: &Router| {
         let credit = router.mailboxes[0].try_credit(CreditKind::Control).unwrap();
-        router
-            .subscribe(credit, conn(0, 2), "second", (weir_wire::format::Format::Stream, None))
-            .map_err(|(error, _)| error)
+        let subscriber = Subscriber::new(conn(0, 2), Format::Stream);
+        router.subscribe(credit, "second", subscriber, || None).map_err(|(error, _)| error)
     };
     assert_eq!(refused(&router), Err(SubscribeError::TooManyTopics));
     assert!(shards[0].step(&router, |_| ()));

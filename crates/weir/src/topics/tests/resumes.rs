@@ -109,7 +109,7 @@ fn what_was_missed_comes_or_recovered_is_false() {
         let messages = expected.to_vec();
         let expected = Answer { recovered, offset: begin, messages, fell_behind: None };
         assert_eq!(answer, expected, "{offset}");
-        router.leave(router.id("t").unwrap(), 0);
+        router.leave(router.id("t").unwrap(), conn(0, 1));
     };
     check(7, epoch, true, &[]);
     check(6, epoch, true, &[7]);
@@ -123,7 +123,7 @@ fn what_was_missed_comes_or_recovered_is_false() {
     let answer = ask(&router, &mut shard, "t", None);
     assert_eq!((answer.recovered, answer.offset), (false, 7));
     assert_eq!(outcomes(&router), [4, 4, 0], "who names no position does not resume");
-    router.leave(router.id("t").unwrap(), 0);
+    router.leave(router.id("t").unwrap(), conn(0, 1));
     end(&router, &mut [shard]);
 }
 
@@ -141,12 +141,12 @@ fn an_unknown_position_begins_at_the_oldest_message_if_the_class_says_so() {
         let messages = vec![3, 4, 5, 6, 7];
         let expected = Answer { recovered: false, offset: 2, messages, fell_behind: None };
         assert_eq!(answer, expected, "{offset}");
-        router.leave(router.id("t").unwrap(), 0);
+        router.leave(router.id("t").unwrap(), conn(0, 1));
     }
     assert_eq!(outcomes(&router), [0, 3, 0]);
     let answer = ask(&router, &mut shard, "t", Some(Position { epoch, offset: 2 }));
     assert!(answer.recovered && answer.messages.len() == 5);
-    router.leave(router.id("t").unwrap(), 0);
+    router.leave(router.id("t").unwrap(), conn(0, 1));
     end(&router, &mut [shard]);
 }
 
@@ -161,7 +161,7 @@ fn without_a_ring_only_who_missed_nothing_is_recovered() {
     for (offset, recovered) in [(1, true), (0, false)] {
         let answer = ask(&router, &mut shard, "t", Some(Position { epoch, offset }));
         assert_eq!((answer.recovered, answer.offset), (recovered, 1));
-        router.leave(router.id("t").unwrap(), 0);
+        router.leave(router.id("t").unwrap(), conn(0, 1));
     }
     end(&router, &mut [shard]);
 }
@@ -209,7 +209,7 @@ fn a_topic_lives_while_it_keeps_something_or_is_resumed() {
     assert_ne!(epoch(&router, "t"), first);
     let answered = ask(&router, &mut shard, "t", Some(Position { epoch: first, offset: 1 }));
     assert_eq!((answered.recovered, answered.offset), (false, 1));
-    router.leave(router.id("t").unwrap(), 0);
+    router.leave(router.id("t").unwrap(), conn(0, 1));
     // The end of a connection, or its unsubscribing, ends its resume.
     for _ in 0..6 {
         publish(&router, &budget, "t").unwrap();
@@ -285,13 +285,13 @@ fn a_tick_is_kept_as_it_left() {
     let position = Position { epoch: epoch(&router, "t"), offset: 0 };
     let answered = ask(&router, &mut shard, "t", Some(position));
     assert_eq!((answered.recovered, answered.messages), (true, vec![]), "it has not left");
-    router.leave(router.id("t").unwrap(), 0);
+    router.leave(router.id("t").unwrap(), conn(0, 1));
     assert_eq!(router.topic_count(), 1, "it will be kept");
     assert!(router.end_ticks());
     publish_key(&router, &budget, "t", "c").unwrap();
     let answered = ask(&router, &mut shard, "t", Some(position));
     assert_eq!((answered.recovered, answered.messages), (true, vec![2, 3]));
-    router.leave(router.id("t").unwrap(), 0);
+    router.leave(router.id("t").unwrap(), conn(0, 1));
     end(&router, &mut [shard]);
 }
 

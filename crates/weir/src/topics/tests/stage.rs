@@ -139,10 +139,8 @@ pub(super) fn resume(
     let Some(credit) = router.mailboxes[conn.shard()].try_credit(CreditKind::Control) else {
         return false;
     };
-    router
-        .subscribe(credit, conn, name, (weir_wire::format::Format::Stream, position))
-        .map_err(|(error, _)| error)
-        .unwrap();
+    let subscriber = Subscriber { position, ..Subscriber::new(conn, Format::Stream) };
+    router.subscribe(credit, name, subscriber, || None).map_err(|(error, _)| error).unwrap();
     true
 }
 
@@ -212,7 +210,7 @@ impl Shard {
                 assert_eq!(*known, subscribed.topic, "a number stands for one topic at a time");
                 if self.closed.contains(&conn) || is_busy {
                     left(&subscribed.topic);
-                    router.leave(topic, self.index);
+                    router.leave(topic, conn);
                 } else {
                     self.see(conn, &subscribed.topic, (epoch, offset));
                     self.members.insert((conn, topic), (epoch, offset));
@@ -223,7 +221,7 @@ impl Shard {
                 self.resumes.remove(&(conn, topic));
                 if self.members.remove(&(conn, topic)).is_some() {
                     left(&self.names[&topic]);
-                    router.leave(topic, self.index);
+                    router.leave(topic, conn);
                 }
             }
             Command::Publish(topic, message) => self.deliver(topic, &message),
@@ -289,7 +287,7 @@ impl Shard {
         let Some((name, (epoch, mut position))) = running else {
             if chunk.is_last {
                 left(&router.name(chunk.topic).unwrap());
-                router.leave(chunk.topic, self.index);
+                router.leave(chunk.topic, chunk.conn);
             }
             return;
         };
@@ -322,7 +320,7 @@ impl Shard {
         for topic in topics {
             self.members.remove(&(conn, topic));
             left(&self.names[&topic]);
-            router.leave(topic, self.index);
+            router.leave(topic, conn);
         }
         self.resumes.retain(|key, _| key.0 != conn);
         router.end_resumes(conn);

@@ -144,7 +144,7 @@ fn times_and_limits_of_a_cluster() {
 #[test]
 fn classes_belong_to_a_node_or_to_the_cluster() {
     check_class(&[
-        (r#""pattern": "a", "scope": "node""#, ""),
+        (r#""pattern": "a", "scope": "node", "presence": true"#, ""),
         (
             r#""pattern": "a", "scope": "cluster""#,
             "topic_classes[0].scope = \"cluster\": allowed is \"node\", or absent, while cluster.redis is empty: this \
