@@ -7,7 +7,8 @@ use std::time::Duration;
 use crate::durations::DurationCounts;
 use crate::records::{
     Batch, Claim, ConnectionNumber, History, HistoryQuery, Member, MemberPage, Name, Node,
-    NodeNumber, Position, Reach, Received, Revocation, RevocationId, Revocations, Scope,
+    NodeNumber, Position, Reach, Received, Revocation, RevocationId, Revocations, Scope, SessionId,
+    StoredSession,
 };
 
 /// The answer of a method: it comes in bounded time.
@@ -199,8 +200,29 @@ pub trait Broker: Send + Sync + 'static {
         limit: usize,
     ) -> Answer<'_, MemberPage>;
 
+    /// Keeps sessions for a time, each in the place of an earlier one with its id, and forgets others. A failover may
+    /// lose them.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: one has more than [`StoredSession::BYTES_MAX`]; then nothing is changed.
+    fn keep_sessions(&self, kept: Vec<StoredSession>, forgotten: Vec<SessionId>) -> Answer<'_, ()>;
+
+    /// The bytes of a session that some node has kept; `None`: there is none, or its time is over.
+    fn session(&self, id: SessionId) -> Answer<'_, Option<Vec<u8>>>;
+
     /// Ends it in order: what was asked is carried out, what is asked afterwards is refused.
     fn close(&self) -> Answer<'_, ()>;
+}
+
+/// Refuses sessions of which one is too large.
+pub(crate) fn check_sessions(kept: &[StoredSession]) -> Result<(), Error> {
+    let max = StoredSession::BYTES_MAX;
+    match kept.iter().map(|session| session.sealed.len()).find(|&bytes| bytes > max) {
+        Some(bytes) => {
+            Err(Error::Refused(format!("a session of {bytes} bytes; the limit is {max}")))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Handles what a broker tells its node.

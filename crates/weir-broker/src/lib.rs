@@ -1,7 +1,8 @@
 //! Holds several nodes together: the contract of Weir's brokers, and the brokers.
 //!
 //! A broker orders the messages of each topic, keeps them, and carries them to all nodes that asked for the topic. It
-//! also carries messages to devices, evictions, revocations and presence. It knows names, bytes and positions. It knows
+//! also carries messages to devices, evictions, revocations, presence and sealed sessions. It knows names, bytes and
+//! positions. It knows
 //! no connections, shards or HTTP.
 //!
 //! Begin with `contract`.
@@ -32,6 +33,6 @@ pub use queue::{Overloaded, PublishQueue, QueueCounts, QueueLimits, QueueResult,
 pub use records::{
     Batch, BatchId, Claim, ConnectionNumber, Entry, History, HistoryQuery, Member, MemberPage,
     Name, Node, NodeNumber, Position, Reach, Received, Retention, Revocation, RevocationId,
-    Revocations, Scope,
+    Revocations, Scope, SessionId, StoredSession,
 };
 pub use redis::{PublishScript, RedisBroker, RedisOptions};

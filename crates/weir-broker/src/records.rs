@@ -184,6 +184,26 @@ pub struct MemberPage {
     pub devices: u64,
 }
 
+/// The id of a session that outlives a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SessionId(pub [u8; 32]);
+
+/// A session that all nodes can find.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredSession {
+    /// Its id.
+    pub id: SessionId,
+    /// Its bytes, sealed by the node: at most [`StoredSession::BYTES_MAX`].
+    pub sealed: Vec<u8>,
+    /// How long it is kept; at least a millisecond.
+    pub ttl: Duration,
+}
+
+impl StoredSession {
+    /// A session takes some hundred bytes; one with a client's certificate chain some thousand.
+    pub const BYTES_MAX: usize = 16 * 1024;
+}
+
 impl Entry {
     /// How long a broker remembers an idempotency key.
     pub const KEY_KEPT: Duration = Duration::from_secs(300);

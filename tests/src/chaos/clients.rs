@@ -305,7 +305,7 @@ impl Listener {
     fn subscription(&self, topic: usize, names: &[String]) -> Subscription {
         let own = self.topics.iter().find(|(own, _)| *own == topic);
         let from = own.and_then(|(_, seen)| lock(seen).at());
-        Subscription { topic: names[topic].clone(), from }
+        Subscription { topic: names[topic].clone(), from, presence: false }
     }
 
     fn with_seen<T>(

@@ -11,6 +11,7 @@ mod nodes;
 mod peer;
 mod presence;
 mod revocations;
+mod sessions;
 mod topics;
 
 use std::sync::Arc;
@@ -22,6 +23,7 @@ pub use self::history::*;
 pub use self::nodes::*;
 pub use self::presence::*;
 pub use self::revocations::*;
+pub use self::sessions::*;
 pub use self::topics::*;
 use crate::contract::{Answer, Broker, EventHandler};
 
@@ -125,6 +127,10 @@ macro_rules! conformance {
             presence_outlives_broken_connections
             revocations_are_told_and_kept
             revocations_are_read_in_pages
+            sessions_are_found_at_every_node
+            sessions_are_forgotten
+            sessions_end_with_their_time
+            a_session_has_a_largest_size
             broken_connections_come_back
             nothing_is_missed_without_notice
             a_revocation_survives_broken_connections

@@ -31,6 +31,8 @@ pub enum Method {
     Enter,
     Exit,
     Members,
+    KeepSessions,
+    Session,
     Close,
 }
 

@@ -26,6 +26,7 @@ mod node;
 mod nodes;
 mod presence;
 mod revocations;
+mod sessions;
 mod state;
 #[cfg(test)]
 mod tests;

@@ -11,10 +11,10 @@ use super::agenda::Lane;
 use super::faults::Method;
 use super::state::{Next, Reply, Run, State};
 use super::{LinkId, Memory, NodeOptions};
-use crate::contract::{Answer, Broker, Error, Event, EventHandler, Published};
+use crate::contract::{Answer, Broker, Error, Event, EventHandler, Published, check_sessions};
 use crate::records::{
     Batch, Claim, ConnectionNumber, History, HistoryQuery, Member, MemberPage, Name, Node,
-    NodeNumber, Position, Reach, RevocationId, Revocations,
+    NodeNumber, Position, Reach, RevocationId, Revocations, SessionId, StoredSession,
 };
 
 /// One node's end of its link.
@@ -271,6 +271,22 @@ impl Broker for MemoryNode {
             let lives = |link| state.nodes.lives(link, now);
             Ok(state.presence.members(&topic, after, limit, lives))
         }))
+    }
+
+    fn keep_sessions(&self, kept: Vec<StoredSession>, forgotten: Vec<SessionId>) -> Answer<'_, ()> {
+        Box::pin(async move {
+            check_sessions(&kept)?;
+            self.ask(Method::KeepSessions, move |state, _, now| {
+                forgotten.iter().for_each(|id| state.sessions.forget(*id));
+                kept.into_iter().for_each(|session| state.sessions.keep(session, now));
+                Ok(())
+            })
+            .await
+        })
+    }
+
+    fn session(&self, id: SessionId) -> Answer<'_, Option<Vec<u8>>> {
+        Box::pin(self.ask(Method::Session, move |state, _, now| Ok(state.sessions.find(id, now))))
     }
 
     fn close(&self) -> Answer<'_, ()> {

@@ -15,6 +15,7 @@ use super::link::Link;
 use super::nodes::Nodes;
 use super::presence::Presence;
 use super::revocations::RevocationLog;
+use super::sessions::Sessions;
 use super::topics::{NewEpoch, Topics};
 use super::{LinkId, MemoryOptions, NodeOptions};
 use crate::contract::{Error, Event, EventHandler, Published};
@@ -43,6 +44,7 @@ pub(super) struct State {
     pub(super) presence: Presence,
     pub(super) nodes: Nodes,
     pub(super) revocations: RevocationLog,
+    pub(super) sessions: Sessions,
     pub(super) links: BTreeMap<LinkId, Link<Request>>,
     links_opened: u64,
     is_reachable: bool,
@@ -73,6 +75,7 @@ impl State {
             presence: Presence::new(options.presence_kept, now),
             nodes: Nodes::new(options.lease),
             revocations: RevocationLog::new(),
+            sessions: Sessions::default(),
             links: BTreeMap::new(),
             links_opened: 0,
             is_reachable: true,

@@ -12,7 +12,7 @@
 //! | `lineage` | lets topics move between the primaries of a Redis Cluster without a new epoch | move them |
 //! | `client` | opens and closes, bounds what waits | know topics |
 //! | `clock` | what Redis' clock shows at the latest | ask for it |
-//! | `topics`, `devices`, `nodes`, `presence` | the contract's methods | talk to Redis themselves |
+//! | `topics`, `devices`, `nodes`, `presence`, `sessions` | the contract's methods | talk to Redis themselves |
 //! | `dead` | lets the members of dead nodes leave | decide which nodes live |
 //! | `bare` | what a bare client sends to publish: for measuring | belong to the broker |
 //!
@@ -41,6 +41,7 @@ mod present;
 mod requests;
 mod scripts;
 mod servers;
+mod sessions;
 mod subscriber;
 mod tls;
 mod topics;
@@ -58,7 +59,7 @@ pub use self::options::RedisOptions;
 use crate::contract::{Answer, Broker, BrokerCounts, Error, EventHandler, Published};
 use crate::records::{
     Batch, Claim, ConnectionNumber, History, HistoryQuery, Member, MemberPage, Name, Node,
-    NodeNumber, Position, Reach, RevocationId, Revocations,
+    NodeNumber, Position, Reach, RevocationId, Revocations, SessionId, StoredSession,
 };
 
 /// A broker in Redis. Dropped, it ends at once, and its node counts as living for some seconds.
@@ -176,6 +177,14 @@ impl Broker for RedisBroker {
         limit: usize,
     ) -> Answer<'_, MemberPage> {
         Box::pin(self.client.list_members(topic, after, limit))
+    }
+
+    fn keep_sessions(&self, kept: Vec<StoredSession>, forgotten: Vec<SessionId>) -> Answer<'_, ()> {
+        Box::pin(self.client.keep_all_sessions(kept, forgotten))
+    }
+
+    fn session(&self, id: SessionId) -> Answer<'_, Option<Vec<u8>>> {
+        Box::pin(self.client.find_session(id))
     }
 
     fn close(&self) -> Answer<'_, ()> {
