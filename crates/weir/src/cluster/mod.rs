@@ -2,10 +2,11 @@
 //! events to topics and devices.
 //!
 //! `worker` runs what topics need; `events` takes what the broker tells; `presence` tells of who is
-//! in topics, without a broker too.
+//! in topics, without a broker too; `sessions` keeps sessions of TLS for all nodes.
 
 mod events;
 mod presence;
+mod sessions;
 #[cfg(test)]
 mod tests;
 mod worker;
@@ -22,9 +23,12 @@ use weir_broker::{
 
 use crate::base::clock::unix_time;
 use crate::base::config::Config;
+use crate::observe::counters::Counters;
+use crate::tls::SharedSessions;
 use crate::topics::{Followed, Router};
 pub(crate) use events::{BrokerEvents, LocalNode};
 pub(crate) use presence::run as run_presence;
+use sessions::ClusterSessions;
 
 /// This node's part in its cluster.
 ///
@@ -176,6 +180,17 @@ impl Cluster {
     /// From the offer of a message to the broker's answer.
     pub(crate) fn publish_durations(&self) -> DurationCounts {
         self.queue.durations()
+    }
+
+    /// The sessions of TLS that all nodes find. Called within a tokio runtime. This node keeps at
+    /// most `kept_max` of its own there.
+    pub(crate) fn share_sessions(
+        &self,
+        kept_max: usize,
+        counters: &Arc<Counters>,
+    ) -> Arc<dyn SharedSessions> {
+        let (broker, router) = (Arc::clone(&self.broker), Arc::clone(&self.router));
+        Arc::new(ClusterSessions::start(broker, router, kept_max, Arc::clone(counters)))
     }
 
     /// The broker, for what is not about topics.

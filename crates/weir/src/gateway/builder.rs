@@ -12,10 +12,10 @@ use super::{
 };
 use crate::auth::jwt::Jwt;
 use crate::auth::{Authenticator, TokenSource};
-use crate::base::config::{CertificateConfig, Config};
+use crate::base::config::{CertificateConfig, Config, Scope, TlsVersion};
 use crate::base::model::Spoken;
 use crate::base::threads::{Resources, raise_open_files};
-use crate::cluster::{self, OpenBroker};
+use crate::cluster::{self, BrokerEvents, OpenBroker};
 use crate::core::handle::{FromDevice, Handle, OnPublish, Refusal};
 use crate::core::publishing::Publishing;
 use crate::core::state::{Doorkeepers, SharedState, Topics};
@@ -208,9 +208,7 @@ impl GatewayBuilder {
         let events = topics.events.clone();
         let shared =
             SharedState::new(*config, engine, (doors, topics), access_log, counters, sockets_max);
-        if let (Some(node), Some(events)) = (&shared.node, events) {
-            node.begin(&shared, &events).await;
-        }
+        join_cluster(&shared, events).await;
         let handle = Handle::new(shared, on_publish);
         let udp = udp::start(&handle, udp).map_err(StartError::Udp)?;
         let mut gateway = launch(handle, settling, queues, listeners, admin, started);
@@ -242,6 +240,21 @@ async fn start_topics(
         None => cluster::configured(config).map_err(StartError::BrokerAuthorities)?,
     };
     Ok(Topics::start(config, (engine, own), counters, broker).await?)
+}
+
+/// Begins this node's part in its cluster, if it has one. If configured, all nodes find the stored
+/// sessions of TLS.
+async fn join_cluster(shared: &Arc<SharedState>, events: Option<Arc<BrokerEvents>>) {
+    if let (Some(node), Some(events)) = (&shared.node, events) {
+        node.begin(shared, &events).await;
+    }
+    let config = &shared.config().tls;
+    // TLS 1.3 has no stored sessions.
+    let is_asked =
+        config.session_cache == Scope::Cluster && config.min_version == TlsVersion::Tls12;
+    if let (Some(tls), Some(cluster), true) = (&shared.tls, &shared.cluster, is_asked) {
+        tls.contexts().share(cluster.share_sessions(config.session_cache_max, shared.counters()));
+    }
 }
 
 impl Default for Depths {

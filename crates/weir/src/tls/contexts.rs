@@ -1,7 +1,7 @@
 //! The current configuration of handshakes, and its replacement while handshakes go on.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -19,8 +19,9 @@ use super::config::{Parts, has_aes, provider};
 use super::development::{self, Development};
 use super::expiry::{Expiry, ExpiryKind};
 use super::identity::{self, Clients, NoIdentity};
+use super::sessions::{SharedSessions, StoredSessions};
 use super::signing::SigningKeys;
-use super::tickets::{self, ExpiringSessions, Ticketer};
+use super::tickets::{self, Ticketer};
 use crate::base::config::{Config, TlsConfig};
 use crate::base::files::{Stamps, Watched, stamps};
 use crate::base::model::Spoken;
@@ -33,7 +34,7 @@ use crate::base::model::Spoken;
 pub(crate) struct Contexts {
     config: TlsConfig,
     device_id_bytes_max: usize,
-    ticket_secret: Zeroizing<Vec<u8>>,
+    resumption: Resumption,
     key_log: Arc<dyn KeyLog>,
     signing_keys: Option<Box<SigningKeys>>,
     /// The protocols of `listen.https`.
@@ -45,6 +46,13 @@ pub(crate) struct Contexts {
     reload_asked: Notify,
 }
 
+/// What sessions are resumed with, whatever the files contain.
+struct Resumption {
+    ticket_secret: Zeroizing<Vec<u8>>,
+    /// Empty while sessions are stored at this node alone.
+    shared: Arc<OnceLock<Arc<dyn SharedSessions>>>,
+}
+
 /// One state of the files.
 struct Context {
     /// For `listen.tls`.
@@ -53,7 +61,7 @@ struct Context {
     web: Orders,
     /// The policy for clients; sessions of another policy are not resumed.
     policy: [u8; 32],
-    sessions: Arc<dyn StoresServerSessions>,
+    sessions: Arc<StoredSessions>,
     expiries: Vec<Expiry>,
 }
 
@@ -124,14 +132,15 @@ impl Contexts {
             tls.ticket_secret.clone().into_bytes()
         };
         let ticket_secret = Zeroizing::new(ticket_secret);
+        let resumption = Resumption { ticket_secret, shared: Arc::default() };
         let stamps_at_start = stamps(&files(&tls));
         let web_alpn = if config.http.h2 { WEB_ALPN } else { &WEB_ALPN[1..] };
         let keys = signing_keys.as_deref();
-        let current = Context::read(&tls, &ticket_secret, &key_log, keys, web_alpn, None)?;
+        let current = Context::read(&tls, &resumption, &key_log, keys, web_alpn, None)?;
         Ok(Contexts {
             config: tls,
             device_id_bytes_max: config.limits.device_id_bytes_max,
-            ticket_secret,
+            resumption,
             key_log,
             signing_keys,
             web_alpn,
@@ -149,7 +158,7 @@ impl Contexts {
         let before = self.current.load();
         let read = Context::read(
             &self.config,
-            &self.ticket_secret,
+            &self.resumption,
             &self.key_log,
             self.signing_keys.as_deref(),
             self.web_alpn,
@@ -178,6 +187,16 @@ impl Contexts {
         };
         let configs = if chacha_first { &orders.chacha_first } else { &orders.usual };
         Arc::clone(if takes_tickets { &configs.by_ticket } else { &configs.keeping })
+    }
+
+    /// From here on, all nodes find the stored sessions of each other.
+    pub(crate) fn share(&self, shared: Arc<dyn SharedSessions>) {
+        let _ = self.resumption.shared.set(shared);
+    }
+
+    /// The stored sessions of handshakes that begin now.
+    pub(super) fn sessions(&self) -> Arc<StoredSessions> {
+        Arc::clone(&self.current.load().sessions)
     }
 
     /// The device that a client's certificates name (`ServerConnection::peer_certificates`; the
@@ -239,7 +258,7 @@ impl Context {
     /// `before` is the context to be replaced, if there is one.
     fn read(
         config: &TlsConfig,
-        ticket_secret: &[u8],
+        resumption: &Resumption,
         key_log: &Arc<dyn KeyLog>,
         signing_keys: Option<&SigningKeys>,
         alpn: &[&[u8]],
@@ -248,19 +267,24 @@ impl Context {
         let usual = provider(config, !has_aes());
         let Files { certificates, clients, expiries } = Files::read(config, &usual, signing_keys)?;
         let end = clients.crl_ends.map(|end| Duration::from_secs(u64::try_from(end).unwrap_or(0)));
+        let (secret, rotation) = (&resumption.ticket_secret, config.ticket_rotation);
+        let ticketer = Ticketer::new(secret, clients.policy, rotation, tickets::clock).until(end);
+        let ticketer = Arc::new(ticketer);
         // Under the same policy, revocation lists end at the same time.
         let sessions = match before {
             Some(before) if before.policy == clients.policy => Arc::clone(&before.sessions),
-            Some(_) | None => Arc::new(ExpiringSessions { sessions: sessions(config), end }),
+            Some(_) | None => Arc::new(StoredSessions {
+                local: sessions(config),
+                end,
+                ticketer: Arc::clone(&ticketer),
+                shared: Arc::clone(&resumption.shared),
+            }),
         };
-        let rotation = config.ticket_rotation;
         let parts = Parts {
             verifier: clients.verifier,
             certificates: Arc::new(Certificates::new(certificates)),
-            tickets: Arc::new(
-                Ticketer::new(ticket_secret, clients.policy, rotation, tickets::clock).until(end),
-            ),
-            sessions: Arc::clone(&sessions),
+            tickets: ticketer,
+            sessions: Arc::clone(&sessions) as Arc<dyn StoresServerSessions>,
             key_log: Arc::clone(key_log),
         };
         let devices = Orders {

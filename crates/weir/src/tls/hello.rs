@@ -27,6 +27,8 @@ pub(crate) struct ClientHello {
     pub(crate) takes_tickets: bool,
     /// A session id of TLS 1.2. In TLS 1.3 every client sends one without a meaning.
     pub(crate) has_session_id: bool,
+    /// This id, if it is as long as those of stored sessions.
+    pub(crate) session_id: Option<StoredId>,
     /// The offered versions include TLS 1.3.
     pub(crate) offers_tls13: bool,
     /// A fault that rustls would accept.
@@ -36,6 +38,9 @@ pub(crate) struct ClientHello {
     /// The host that the client asks for.
     pub(crate) server_name: Option<Box<str>>,
 }
+
+/// The id of a stored session. rustls makes each of 32 random bytes.
+pub(crate) type StoredId = [u8; 32];
 
 /// A fault in a ClientHello that rustls does not look for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +58,21 @@ impl ClientHello {
     /// Whether it looks like a resumption, which needs only a part of the work.
     pub(crate) fn is_resumption(&self) -> bool {
         self.has_psk || self.has_ticket || self.has_session_id
+    }
+
+    /// The id of the session that it wants to resume, if a server may have stored it. Sessions of
+    /// clients that take tickets are not stored.
+    pub(crate) fn stored_session(&self) -> Option<StoredId> {
+        self.session_id.filter(|_| !self.takes_tickets)
+    }
+
+    fn set_session_id(&mut self, id: &[u8]) {
+        (self.has_session_id, self.session_id) = (!id.is_empty(), id.try_into().ok());
+    }
+
+    /// Nobody has stored its session.
+    pub(crate) fn set_session_unknown(&mut self) {
+        (self.has_session_id, self.session_id) = (false, None);
     }
 }
 
@@ -146,7 +166,7 @@ fn parse(mut body: Reader<'_>) -> Option<ClientHello> {
     if body.0.is_empty() {
         let has_fallen_back = suites.chunks_exact(2).any(|suite| suite == FALLBACK_SCSV);
         hello.fault = has_fallen_back.then_some(Fault::FallenBack);
-        hello.has_session_id = !session_id.is_empty();
+        hello.set_session_id(session_id);
         return Some(hello);
     }
     let mut extensions = Reader(body.vector16()?);
@@ -170,7 +190,9 @@ fn parse(mut body: Reader<'_>) -> Option<ClientHello> {
             _ => {}
         }
     }
-    hello.has_session_id = !session_id.is_empty() && !hello.offers_tls13;
+    if !hello.offers_tls13 {
+        hello.set_session_id(session_id);
+    }
     if hello.offers_tls13 && has_shares && !has_groups {
         hello.fault = Some(Fault::LacksGroups);
     }
@@ -298,6 +320,32 @@ mod tests {
         check(&[], &[(SESSION_TICKET, &[])], false);
         check(&[], &[(SESSION_TICKET, &[1])], true);
         check(&[7; 32], &[versions, (PRE_SHARED_KEY, &[1])], true);
+    }
+
+    #[test]
+    fn which_session_may_be_stored() {
+        let check = |session_id: &[u8], extensions: &[(u16, &[u8])], expected: Option<StoredId>| {
+            let Look::Whole(hello) = look(&records(&hello(session_id, extensions), 1 << 14)) else {
+                panic!("no hello")
+            };
+            assert_eq!(hello.stored_session(), expected, "{session_id:?} {extensions:?}");
+        };
+        check(&[], &[], None);
+        check(&[7; 32], &[], Some([7; 32]));
+        check(&[7; 31], &[], None);
+        check(&[7; 32], &[(SESSION_TICKET, &[])], None);
+        check(&[7; 32], &[(SUPPORTED_VERSIONS, &[4, 3, 4, 3, 3])], None);
+        check(&[7; 32], &[(SUPPORTED_VERSIONS, &[2, 3, 3])], Some([7; 32]));
+    }
+
+    #[test]
+    fn a_session_that_nobody_has_stored_is_not_resumed() {
+        let bytes = records(&hello(&[7; 32], &[]), 1 << 14);
+        let Look::Whole(mut hello) = look(&bytes) else { panic!("no hello") };
+        assert!(hello.is_resumption());
+        hello.set_session_unknown();
+        assert!(!hello.is_resumption());
+        assert_eq!(hello.stored_session(), None);
     }
 
     #[test]

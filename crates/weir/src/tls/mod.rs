@@ -24,6 +24,7 @@ mod keylog;
 mod pool;
 mod reload;
 mod service;
+mod sessions;
 mod signing;
 pub(crate) mod stream;
 #[cfg(test)]
@@ -37,6 +38,7 @@ pub(crate) use contexts::Contexts;
 pub use development::Development;
 pub(crate) use reload::watch;
 pub(crate) use service::{NotSecured, Secured, Service};
+pub(crate) use sessions::{Finding, SharedSessions};
 pub(crate) use signing::{NoKey, SigningKeys};
 
 /// A file that TLS cannot use; the operator must correct it.

@@ -1,22 +1,23 @@
-//! Session tickets that every node with the same secret can read, by the clock alone; and the time
-//! until which sessions are resumed.
+//! Session tickets that every node with the same secret can read, by the clock alone; and stored
+//! sessions that are sealed in the same way.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use aws_lc_rs::{hmac, rand};
-use rustls::server::{ProducesTickets, StoresServerSessions};
+use rustls::server::ProducesTickets;
 
+use super::hello::StoredId;
 use crate::base::clock::unix_time;
 
-/// Makes and reads tickets.
+/// Makes and reads tickets, and seals and opens stored sessions.
 ///
 /// Shape: a ticket is version, period number and salt in the clear, then nonce, sealed state and
 /// tag. Its key is HMAC-SHA256(secret, label, policy, period, salt). A period's key is never
 /// stored. Each ticket has its own salt and so its own key, so random nonces are safe for any
-/// number of tickets.
+/// number of tickets. A stored session has the same form. Its label is another one, and its id goes
+/// into its key: nobody can take a session for a ticket, or for the session of another id.
 /// Limits: tickets of the previous, the running and the next period are accepted, because another
 /// node's clock may be ahead. A ticket has at most `TICKET_BYTES_MAX` bytes.
 /// Cost: an HMAC, a key schedule and an AES-256-GCM pass. No lock, and no rotation.
@@ -28,14 +29,6 @@ pub(crate) struct Ticketer {
     now: fn() -> Duration,
     /// The end of a revocation list: see [`Ticketer::until`].
     end: Option<Duration>,
-}
-
-/// Stored sessions that are no longer resumed after a revocation list has ended, like
-/// [`Ticketer::until`].
-#[derive(Debug)]
-pub(crate) struct ExpiringSessions {
-    pub(crate) sessions: Arc<dyn StoresServerSessions>,
-    pub(crate) end: Option<Duration>,
 }
 
 impl Ticketer {
@@ -66,12 +59,63 @@ impl Ticketer {
         (self.now)().as_secs() / self.rotation.as_secs().max(1)
     }
 
-    fn key(&self, header: &[u8]) -> Option<LessSafeKey> {
+    /// Seals a session for the store of the cluster. `None` if it is too long, as for tickets.
+    pub(crate) fn seal_session(&self, id: &StoredId, state: &[u8]) -> Option<Vec<u8>> {
+        self.seal((SESSION_LABEL, id), state)
+    }
+
+    /// Opens a session that a node with the same secret and policy has sealed under this id, as
+    /// long as it would accept a ticket.
+    pub(crate) fn open_session(&self, id: &StoredId, sealed: &[u8]) -> Option<Vec<u8>> {
+        self.open((SESSION_LABEL, id), sealed)
+    }
+
+    fn key(&self, (label, id): Purpose<'_>, header: &[u8]) -> Option<LessSafeKey> {
         let mut context = hmac::Context::with_key(&self.secret);
-        context.update(LABEL);
+        context.update(label);
         context.update(&self.policy);
         context.update(header);
+        context.update(id);
         UnboundKey::new(&AES_256_GCM, context.sign().as_ref()).ok().map(LessSafeKey::new)
+    }
+
+    fn seal(&self, purpose: Purpose<'_>, state: &[u8]) -> Option<Vec<u8>> {
+        if OVERHEAD_BYTES + state.len() > TICKET_BYTES_MAX {
+            return None;
+        }
+        let mut ticket = Vec::with_capacity(OVERHEAD_BYTES + state.len());
+        ticket.push(VERSION);
+        ticket.extend_from_slice(&self.period().to_be_bytes());
+        ticket.resize(HEADER_BYTES + NONCE_LEN, 0);
+        rand::fill(&mut ticket[HEADER_BYTES - SALT_BYTES..]).ok()?;
+        let (header, nonce) = ticket.split_at(HEADER_BYTES);
+        let (key, nonce) =
+            (self.key(purpose, header)?, Nonce::try_assume_unique_for_key(nonce).ok()?);
+        let aad = Aad::from(<[u8; HEADER_BYTES]>::try_from(header).ok()?);
+        ticket.extend_from_slice(state);
+        let sealed = &mut ticket[HEADER_BYTES + NONCE_LEN..];
+        let tag = key.seal_in_place_separate_tag(nonce, aad, sealed).ok()?;
+        ticket.extend_from_slice(tag.as_ref());
+        Some(ticket)
+    }
+
+    fn open(&self, purpose: Purpose<'_>, ticket: &[u8]) -> Option<Vec<u8>> {
+        if !(OVERHEAD_BYTES..=TICKET_BYTES_MAX).contains(&ticket.len()) {
+            return None;
+        }
+        let (header, rest) = ticket.split_at(HEADER_BYTES);
+        let (nonce, sealed) = rest.split_at(NONCE_LEN);
+        let period = u64::from_be_bytes(header[1..9].try_into().ok()?);
+        let is_over = self.end.is_some_and(|end| end < (self.now)());
+        if is_over || header[0] != VERSION || period.abs_diff(self.period()) > 1 {
+            return None;
+        }
+        let (key, nonce) =
+            (self.key(purpose, header)?, Nonce::try_assume_unique_for_key(nonce).ok()?);
+        let mut state = sealed.to_vec();
+        let bytes = key.open_in_place(nonce, Aad::from(header), &mut state).ok()?.len();
+        state.truncate(bytes);
+        Some(state)
     }
 }
 
@@ -86,58 +130,11 @@ impl ProducesTickets for Ticketer {
     }
 
     fn encrypt(&self, state: &[u8]) -> Option<Vec<u8>> {
-        if OVERHEAD_BYTES + state.len() > TICKET_BYTES_MAX {
-            return None;
-        }
-        let mut ticket = Vec::with_capacity(OVERHEAD_BYTES + state.len());
-        ticket.push(VERSION);
-        ticket.extend_from_slice(&self.period().to_be_bytes());
-        ticket.resize(HEADER_BYTES + NONCE_LEN, 0);
-        rand::fill(&mut ticket[HEADER_BYTES - SALT_BYTES..]).ok()?;
-        let (header, nonce) = ticket.split_at(HEADER_BYTES);
-        let (key, nonce) = (self.key(header)?, Nonce::try_assume_unique_for_key(nonce).ok()?);
-        let aad = Aad::from(<[u8; HEADER_BYTES]>::try_from(header).ok()?);
-        ticket.extend_from_slice(state);
-        let sealed = &mut ticket[HEADER_BYTES + NONCE_LEN..];
-        let tag = key.seal_in_place_separate_tag(nonce, aad, sealed).ok()?;
-        ticket.extend_from_slice(tag.as_ref());
-        Some(ticket)
+        self.seal((TICKET_LABEL, &[]), state)
     }
 
     fn decrypt(&self, ticket: &[u8]) -> Option<Vec<u8>> {
-        if !(OVERHEAD_BYTES..=TICKET_BYTES_MAX).contains(&ticket.len()) {
-            return None;
-        }
-        let (header, rest) = ticket.split_at(HEADER_BYTES);
-        let (nonce, sealed) = rest.split_at(NONCE_LEN);
-        let period = u64::from_be_bytes(header[1..9].try_into().ok()?);
-        let is_over = self.end.is_some_and(|end| end < (self.now)());
-        if is_over || header[0] != VERSION || period.abs_diff(self.period()) > 1 {
-            return None;
-        }
-        let (key, nonce) = (self.key(header)?, Nonce::try_assume_unique_for_key(nonce).ok()?);
-        let mut state = sealed.to_vec();
-        let bytes = key.open_in_place(nonce, Aad::from(header), &mut state).ok()?.len();
-        state.truncate(bytes);
-        Some(state)
-    }
-}
-
-impl StoresServerSessions for ExpiringSessions {
-    fn put(&self, id: Vec<u8>, session: Vec<u8>) -> bool {
-        self.sessions.put(id, session)
-    }
-
-    fn get(&self, id: &[u8]) -> Option<Vec<u8>> {
-        self.sessions.get(id).filter(|_| self.end.is_none_or(|end| clock() <= end))
-    }
-
-    fn take(&self, id: &[u8]) -> Option<Vec<u8>> {
-        self.sessions.take(id).filter(|_| self.end.is_none_or(|end| clock() <= end))
-    }
-
-    fn can_cache(&self) -> bool {
-        self.sessions.can_cache()
+        self.open((TICKET_LABEL, &[]), ticket)
     }
 }
 
@@ -155,7 +152,10 @@ pub(crate) fn clock() -> Duration {
 
 /// The version of the ticket's form.
 const VERSION: u8 = 1;
-const LABEL: &[u8] = b"weir tls ticket";
+/// What is sealed, and the id of a stored session.
+type Purpose<'a> = (&'static [u8], &'a [u8]);
+const TICKET_LABEL: &[u8] = b"weir tls ticket";
+const SESSION_LABEL: &[u8] = b"weir tls session";
 const SALT_BYTES: usize = 16;
 /// Version, period, salt.
 const HEADER_BYTES: usize = 1 + 8 + SALT_BYTES;
@@ -164,6 +164,7 @@ const OVERHEAD_BYTES: usize = HEADER_BYTES + NONCE_LEN + TAG_BYTES;
 /// A ticket contains the client's certificate chain. A client with a longer chain makes a full
 /// handshake each time.
 const TICKET_BYTES_MAX: usize = 16 * 1024;
+const _: () = assert!(TICKET_BYTES_MAX <= weir_broker::StoredSession::BYTES_MAX);
 
 #[cfg(test)]
 mod tests {
@@ -234,6 +235,33 @@ mod tests {
         let ticket = node(b"secret", 0).encrypt(b"state").unwrap();
         assert_eq!(node(b"terces", 0).decrypt(&ticket), None);
         assert_eq!(node(b"secret", 1).decrypt(&ticket), None);
+    }
+
+    #[test]
+    fn a_stored_session_is_opened_by_its_id_alone() {
+        at(0);
+        let (one, other) = (node(b"secret", 0), node(b"secret", 0));
+        let (id, other_id) = ([7; 32], [8; 32]);
+        let sealed = one.seal_session(&id, b"state").unwrap();
+        assert_eq!(other.open_session(&id, &sealed).as_deref(), Some(&b"state"[..]));
+        assert_eq!(other.open_session(&other_id, &sealed), None);
+        assert_eq!(node(b"terces", 0).open_session(&id, &sealed), None);
+        assert_eq!(node(b"secret", 1).open_session(&id, &sealed), None);
+        // It is no ticket, and a ticket is no session.
+        assert_eq!(other.decrypt(&sealed), None);
+        assert_eq!(other.open_session(&id, &one.encrypt(b"state").unwrap()), None);
+        for bit in 0..sealed.len() * 8 {
+            let mut tampered = sealed.clone();
+            tampered[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(other.open_session(&id, &tampered), None, "bit {bit}");
+        }
+        for end in 0..sealed.len() {
+            assert_eq!(other.open_session(&id, &sealed[..end]), None, "{end} bytes");
+        }
+        at(11);
+        assert!(other.open_session(&id, &sealed).is_some());
+        at(12);
+        assert_eq!(other.open_session(&id, &sealed), None);
     }
 
     #[test]

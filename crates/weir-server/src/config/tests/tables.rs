@@ -45,6 +45,7 @@ client_identity = "san_uri"
 alpn = ["a", "b"]
 ticket_secret = "0123456789abcdef0123456789abcdef"
 ticket_rotation = "2h"
+session_cache = "node"
 session_cache_max = 7
 reload_interval = "1s"
 handshake_threads = 8
@@ -164,6 +165,7 @@ fn every_member_is_read() {
         alpn: vec!["a".to_owned(), "b".to_owned()],
         ticket_secret: "0123456789abcdef0123456789abcdef".to_owned(),
         ticket_rotation: Duration::from_secs(7_200),
+        session_cache: weir::Scope::Node,
         session_cache_max: 7,
         reload_interval: Duration::from_secs(1),
         handshake_threads: 8,

@@ -7,7 +7,8 @@ use weir_broker::{BrokerCounts, QueueCounts};
 use super::Gateway;
 use super::families::{Families, Histogram};
 use crate::core::node::Backlog;
-use crate::{ClusterLimit, EpochOutcome, Following, FromBroker};
+use crate::observe::counters::tls::{SessionLookup, SessionSharing};
+use crate::{ClusterLimit, Counters, EpochOutcome, Following, FromBroker};
 
 impl Gateway {
     pub(super) fn cluster(&self, to: &mut Families<'_>) -> fmt::Result {
@@ -67,6 +68,7 @@ impl Gateway {
             "Messages to devices and to all that the broker has brought to this node, by what happened to them.",
             FromBroker::ALL.map(|what| ([("outcome", what.name())], front.from_broker(what))),
         )?;
+        sessions(front, to)?;
         queue(&cluster.queue_counts(), to)?;
         to.histogram(
             "weir_broker_publish",
@@ -75,6 +77,21 @@ impl Gateway {
         )?;
         broker(&cluster.broker().counts(), to)
     }
+}
+
+fn sessions(front: &Counters, to: &mut Families<'_>) -> fmt::Result {
+    to.counters(
+        "weir_tls_session_lookups",
+        "TLS 1.2 sessions that other nodes may have stored, by what became of the look-up.",
+        SessionLookup::ALL
+            .map(|outcome| ([("outcome", outcome.name())], front.tls.session_lookups(outcome))),
+    )?;
+    to.counters(
+        "weir_tls_sessions_shared",
+        "New TLS 1.2 sessions for all nodes, by what became of them.",
+        SessionSharing::ALL
+            .map(|outcome| ([("outcome", outcome.name())], front.tls.sessions_shared(outcome))),
+    )
 }
 
 fn queue(queue: &QueueCounts, to: &mut Families<'_>) -> fmt::Result {

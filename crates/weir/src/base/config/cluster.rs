@@ -74,10 +74,11 @@ crate::config_table! {
 pub struct RedisUrls(pub Vec<String>);
 
 weir_wire::named_enum! {
-    /// To what a topic belongs: its offsets, its epoch, its messages.
+    /// To what something belongs: a topic with its offsets, its epoch and its messages; stored
+    /// sessions of TLS.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Scope {
-        /// To one node: who subscribes at another one hears nothing of it.
+        /// To one node: the others do not know it.
         Node = "node",
         /// To all nodes of the cluster together.
         Cluster = "cluster",

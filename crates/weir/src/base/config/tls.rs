@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::TICK;
+use super::cluster::Scope;
 use super::keys::{HOUR, SECOND};
 
 crate::config_table! {
@@ -40,8 +41,13 @@ crate::config_table! {
         // The clock of tickets counts seconds. A ticket is valid for at most two periods, and for
         // at most seven days by RFC 8446.
         ticket_rotation: Duration = Duration::from_secs(6 * 3_600), range(SECOND..=84 * HOUR);
+        /// Where TLS 1.2 sessions of clients without tickets are found. `node`: at the node that
+        /// began them. `cluster`: at every node with the same secret; they are sealed like tickets
+        /// and kept in Redis for one `ticket_rotation`. Tickets need neither.
+        session_cache: Scope = Scope::Node,
+            allowed("\"cluster\" only with cluster.redis and tls.ticket_secret");
         /// TLS 1.2 sessions that are kept for clients without tickets. The oldest is removed first.
-        /// 0: none.
+        /// 0: none. With `session_cache = "cluster"` also the number that this node keeps in Redis.
         // A session takes some hundred bytes; the whole table is allocated at the start.
         session_cache_max: usize = 10_000, range(0..=1_000_000), unit("sessions");
         /// How often the files are checked for changes. A changed file is read when the next check

@@ -15,6 +15,8 @@ pub(crate) struct TlsCounts {
     refused: AtomicU64,
     not_moved: AtomicU64,
     waiting: AtomicUsize,
+    session_lookups: [AtomicU64; SessionLookup::ALL.len()],
+    sessions_shared: [AtomicU64; SessionSharing::ALL.len()],
 }
 
 weir_wire::named_enum! {
@@ -65,6 +67,37 @@ weir_wire::named_enum! {
     }
 }
 
+weir_wire::named_enum! {
+    /// The outcome of a look-up of a stored session at the cluster.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum SessionLookup {
+        /// The session was found.
+        Hit = "hit",
+        /// No node has stored it, or its time is over.
+        Miss = "miss",
+        /// It was sealed with another secret, too long ago, or under other rules for clients; or it
+        /// has been changed.
+        Unreadable = "unreadable",
+        /// There was no answer in time.
+        Failed = "failed",
+        /// Too many look-ups were on their way.
+        Refused = "refused",
+    }
+}
+
+weir_wire::named_enum! {
+    /// What became of a new session that all nodes shall find.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum SessionSharing {
+        /// The cluster keeps it.
+        Kept = "kept",
+        /// It was not sent: too many waited, or the broker was lost.
+        Dropped = "dropped",
+        /// The broker did not accept it in time.
+        Failed = "failed",
+    }
+}
+
 impl TlsCounts {
     /// Handshakes by version, suite and kind.
     pub(crate) fn handshakes(
@@ -106,6 +139,24 @@ impl TlsCounts {
     /// Level: handshakes that wait for their first step.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Look-ups of sessions at the cluster.
+    pub(crate) fn session_lookups(&self, outcome: SessionLookup) -> u64 {
+        self.session_lookups[outcome as usize].load(Ordering::Relaxed)
+    }
+
+    /// Sessions that all nodes shall find.
+    pub(crate) fn sessions_shared(&self, outcome: SessionSharing) -> u64 {
+        self.sessions_shared[outcome as usize].load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_session_lookup(&self, outcome: SessionLookup) {
+        self.session_lookups[outcome as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_sessions_shared(&self, outcome: SessionSharing, count: usize) {
+        self.sessions_shared[outcome as usize].fetch_add(count as u64, Ordering::Relaxed);
     }
 
     pub(crate) fn count_handshake(&self, suite: CipherSuite, kind: Kind) {

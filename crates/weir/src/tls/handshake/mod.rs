@@ -29,7 +29,7 @@ use weir_engine::tls::{Cipher, Keys12, Session, Version};
 
 use super::alert::{self, Ending};
 use super::failure::failure_of;
-use super::hello::{self, ClientHello, Fault, Look};
+use super::hello::{self, ClientHello, Fault, Look, StoredId};
 use super::keylog::{TrafficSecrets, capture};
 use crate::base::model::Spoken;
 use crate::base::read_buffer::ReadBuffer;
@@ -152,6 +152,16 @@ impl Handshake {
     /// Whether it claims to resume a session.
     pub(crate) fn is_resumption(&self) -> bool {
         self.hello.is_resumption()
+    }
+
+    /// The id of the session that the client wants to resume, if a server may have stored it.
+    pub(crate) fn stored_session(&self) -> Option<StoredId> {
+        self.hello.stored_session()
+    }
+
+    /// Nobody has stored that session: the handshake will be a full one.
+    pub(crate) fn set_session_unknown(&mut self) {
+        self.hello.set_session_unknown();
     }
 
     /// Whether a step has enough input: first a complete ClientHello, later a complete record, or

@@ -21,7 +21,7 @@ use crate::base::model::Spoken;
 use crate::base::read_buffer::{ReadBuffer, reason_of};
 use crate::base::workers::Workers;
 use crate::observe::counters::Counters;
-use crate::observe::counters::tls::HandshakeFailure;
+use crate::observe::counters::tls::{HandshakeFailure, SessionLookup};
 
 /// Makes handshakes.
 pub(crate) struct Service {
@@ -132,6 +132,7 @@ impl Service {
             if state.is_none() {
                 let charged = handshake.input.charge_beside(STATE_BYTES);
                 state = Some(charged.map_err(NotSecured::Closed)?);
+                self.fetch_session(&mut handshake, deadline).await;
             }
             let (returned, step) = self.step(stream, handshake, deadline).await?;
             handshake = returned;
@@ -153,6 +154,18 @@ impl Service {
                 stream.secure(established.session, handshake.into_input(), &self.counters);
                 return Ok(established.info);
             }
+        }
+    }
+
+    /// Fetches the session that the client wants to resume, if another node may have stored it.
+    async fn fetch_session(&self, handshake: &mut Handshake, deadline: &mut Deadline) {
+        let Some(id) = handshake.stored_session() else { return };
+        let sessions = self.contexts.sessions();
+        let Ok(Some(result)) = deadline.suspend(sessions.fetch(&id)).await else { return };
+        self.counters.tls.count_session_lookup(result);
+        if matches!(result, SessionLookup::Miss | SessionLookup::Unreadable) {
+            // It waits with the full handshakes.
+            handshake.set_session_unknown();
         }
     }
 

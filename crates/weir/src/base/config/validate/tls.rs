@@ -6,7 +6,7 @@ use super::auth::{is_word, quoted};
 use super::error;
 use crate::base::config::keys::ConfigError;
 use crate::base::config::tls::{ALPN_BYTES_MAX, SECRET_BYTES_MAX, SECRET_BYTES_MIN};
-use crate::base::config::{ClientAuth, ClientIdentity, Config, TlsConfig};
+use crate::base::config::{ClientAuth, ClientIdentity, Config, Scope, TlsConfig};
 
 impl Config {
     pub(super) fn check_tls(&self) -> Result<(), ConfigError> {
@@ -20,6 +20,33 @@ impl Config {
                 "{SECRET_BYTES_MIN} to {SECRET_BYTES_MAX} bytes (openssl rand -hex 32), or an empty text for a random one"
             );
             return Err(error("tls.ticket_secret", format_args!("({bytes} bytes)"), allowed));
+        }
+        self.check_sessions()
+    }
+
+    fn check_sessions(&self) -> Result<(), ConfigError> {
+        let tls = &self.tls;
+        if tls.session_cache == Scope::Node {
+            return Ok(());
+        }
+        if !self.cluster.is_set() {
+            let allowed = "\"node\" while cluster.redis is empty: this node belongs to no cluster";
+            let error = error("tls.session_cache", "\"cluster\"", allowed);
+            return Err(ConfigError { depends_on: &["cluster.redis"], ..error });
+        }
+        let depends_on: &[_] = &["tls.session_cache"];
+        if tls.ticket_secret.is_empty() {
+            let allowed = format!(
+                "{SECRET_BYTES_MIN} to {SECRET_BYTES_MAX} bytes (openssl rand -hex 32), the same at all nodes, since \
+                 tls.session_cache = \"cluster\": sessions are sealed with keys made from it"
+            );
+            let error = error("tls.ticket_secret", "(0 bytes)", allowed);
+            return Err(ConfigError { depends_on, ..error });
+        }
+        if tls.session_cache_max == 0 {
+            let allowed =
+                "at least 1 while tls.session_cache = \"cluster\": with 0 no session is kept";
+            return Err(ConfigError { depends_on, ..error("tls.session_cache_max", 0, allowed) });
         }
         Ok(())
     }

@@ -37,6 +37,38 @@ fn times_counts_and_secrets() {
 }
 
 #[test]
+fn sessions_belong_to_a_node_or_to_the_cluster() {
+    const SECRET: &str = r#""ticket_secret": "0123456789abcdef0123456789abcdef""#;
+    const SHARED: &str = r#""session_cache": "cluster""#;
+    let cluster = r#", "cluster": {"redis": "redis://a"}"#;
+    for (members, section, expected) in [
+        (r#""session_cache": "node""#.to_owned(), "", ""),
+        (format!("{SHARED}, {SECRET}"), cluster, ""),
+        (
+            format!("{SHARED}, {SECRET}"),
+            "",
+            "tls.session_cache = \"cluster\": allowed is \"node\" while cluster.redis is empty: this node belongs to \
+             no cluster",
+        ),
+        (
+            SHARED.to_owned(),
+            cluster,
+            "tls.ticket_secret = (0 bytes): allowed is 32 to 4096 bytes (openssl rand -hex 32), the same at all nodes, \
+             since tls.session_cache = \"cluster\": sessions are sealed with keys made from it",
+        ),
+        (
+            format!(r#"{SHARED}, {SECRET}, "session_cache_max": 0"#),
+            cluster,
+            "tls.session_cache_max = 0: allowed is at least 1 while tls.session_cache = \"cluster\": with 0 no session \
+             is kept",
+        ),
+    ] {
+        let members = format!(r#"{{"tls": {{{members}}}{section}}}"#);
+        assert_eq!(said(&members), expected, "{members}");
+    }
+}
+
+#[test]
 fn protocols() {
     let long = "p".repeat(256);
     let many: Vec<String> = (0..17).map(|number| format!("\"{number}\"")).collect();
