@@ -5,6 +5,7 @@ pub mod http2;
 
 mod admin;
 mod authority;
+mod crowd;
 mod databases;
 mod datagrams;
 mod device;
@@ -24,6 +25,7 @@ mod wait;
 
 pub use admin::{Answer, Metrics};
 pub use authority::{Authority, Leaf};
+pub use crowd::{Crowd, PROTOCOLS};
 pub use databases::{Database, Redis};
 pub use datagrams::Datagrams;
 pub use device::Device;

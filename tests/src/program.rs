@@ -244,6 +244,11 @@ impl Server {
         Ok(false)
     }
 
+    /// Where HTTP is spoken; it was started so.
+    pub fn http(&self) -> Result<SocketAddr> {
+        self.http.context("it speaks HTTP")
+    }
+
     /// What it wrote to its log.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()

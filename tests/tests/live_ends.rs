@@ -2,112 +2,16 @@
 //! server that stops. Others are undisturbed, and nothing is left behind.
 
 use std::collections::BTreeSet;
-use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use weir_tests::http2::{CLOSED_WINDOW, DATA, Http2, PING, RST_STREAM, Streamed, frame};
-use weir_tests::{Answer, Device, Event, Events, Metrics, Server, Socket, Upgrade, masked};
-use weir_wire::ProstMessage;
-use weir_wire::v1::{self, client_message, server_message};
+use weir_tests::http2::{CLOSED_WINDOW, DATA, Http2, PING, RST_STREAM, frame};
+use weir_tests::{Answer, Crowd, Events, Metrics, PROTOCOLS, Server, Socket, masked};
 
 const BUDGET: f64 = 8_388_608.0;
 const SHORT: &str = "[connection]\nstall_timeout = \"2s\"\n[memory]\nbudget_bytes = 8388608\n";
-
-/// A connection of each kind, of a device each, all in `news`.
-struct Crowd {
-    device: Device,
-    json: Socket,
-    protobuf: Socket,
-    events: Events<TcpStream>,
-    streamed: Events<Streamed>,
-}
-
-/// The names that metrics have for them.
-const PROTOCOLS: [(&str, f64); 4] =
-    [("tcp", 1.0), ("websocket_json", 1.0), ("websocket_protobuf", 1.0), ("sse", 2.0)];
-
-impl Crowd {
-    /// `id`: what their device ids begin with.
-    fn enter(server: &Server, id: &str) -> Result<Crowd> {
-        let http = http(server)?;
-        let device = Device::greet(server.tcp, &format!("{id}-1"), &["news"])?;
-        let json = Socket::greet(http, &format!("{id}-2"), &["news"])?;
-        let protobuf = greet_protobuf(http, &format!("{id}-3"))?;
-        let path = |number: u8| format!("/v1/sse?device={id}-{number}&topic=news");
-        let mut events = Events::get(http, &path(4), "")?;
-        events.settle(1)?;
-        let mut streamed = Events::over(Streamed::get(http, &path(5))?);
-        streamed.settle(1)?;
-        Ok(Crowd { device, json, protobuf, events, streamed })
-    }
-
-    /// All hear the message that is published.
-    fn hear(&mut self, text: &str) -> Result<()> {
-        let push = self.device.push()?;
-        ensure!(push.payload == Some(v1::push::Payload::Text(text.into())), "{push:?}");
-        ensure!(self.json.expect("push")?["text"] == text);
-        ensure!(hear_protobuf(&mut self.protobuf)? == server_message::Kind::Push(push));
-        ensure!(self.events.expect("")?.data["text"] == text);
-        ensure!(self.streamed.expect("")?.data["text"] == text);
-        Ok(())
-    }
-
-    /// All are told the same end, each in its way.
-    fn are_told(&mut self, code: u16, reason: &str) -> Result<()> {
-        let goodbye = self.device.goodbye()?;
-        assert_eq!((goodbye.code, goodbye.reason.as_str()), (code.into(), reason));
-        assert_eq!(self.json.goodbye()?, (code, reason.to_owned()));
-        let heard = hear_protobuf(&mut self.protobuf)?;
-        let server_message::Kind::Goodbye(goodbye) = heard else { panic!("no goodbye: {heard:?}") };
-        assert_eq!((goodbye.code, goodbye.reason.as_str()), (code.into(), reason));
-        assert_eq!(self.protobuf.closed()?, (code, reason.to_owned()));
-        for event in [self.events.goodbye()?, self.streamed.goodbye()?] {
-            check_goodbye(&event, code, reason);
-        }
-        Ok(())
-    }
-}
-
-fn check_goodbye(event: &Event, code: u16, reason: &str) {
-    assert_eq!((&event.data["code"], &event.data["reason"]), (&json!(code), &json!(reason)));
-    // Whoever is to come back later is told when, in a way that browsers understand.
-    let delay = event.data["retryAfterMs"].as_u64();
-    assert_eq!(event.retry, delay);
-    assert_eq!(delay.is_some(), (4100..4200).contains(&code), "{event:?}");
-}
-
-fn http(server: &Server) -> Result<SocketAddr> {
-    server.http.context("it speaks HTTP")
-}
-
-fn greet_protobuf(http: SocketAddr, device: &str) -> Result<Socket> {
-    let whole = Upgrade::default();
-    let headers = whole.headers.replace("weir.v1.json", "weir.v1.protobuf");
-    let mut socket = Socket::open_by(http, &Upgrade { headers: &headers, ..Upgrade::default() })?;
-    let subscribe = v1::Subscribe { topic: "news".into(), position: None, presence: false };
-    let hello =
-        v1::Hello { device_id: device.into(), topics: vec![subscribe], ..v1::Hello::default() };
-    let hello = v1::ClientMessage { kind: Some(client_message::Kind::Hello(hello)) };
-    socket.send(&masked(0x82, &hello.encode_to_vec()))?;
-    for is_as_wanted in [
-        |kind: &_| matches!(kind, server_message::Kind::Welcome(_)),
-        |kind: &_| matches!(kind, server_message::Kind::Subscribed(_)),
-    ] {
-        let heard = hear_protobuf(&mut socket)?;
-        ensure!(is_as_wanted(&heard), "{heard:?}");
-    }
-    Ok(socket)
-}
-
-fn hear_protobuf(socket: &mut Socket) -> Result<server_message::Kind> {
-    match socket.hear()? {
-        Some((0x82, body)) => v1::ServerMessage::decode(&body[..])?.kind.context("a kind"),
-        other => bail!("no binary message but {other:?}"),
-    }
-}
 
 /// The crowd hears on, nothing has panicked, memory is bounded, and nobody is left behind.
 fn is_unharmed(server: &Server, mut crowd: Crowd) -> Result<()> {
@@ -162,7 +66,7 @@ fn flood_until_stalled(server: &Server, crowd: &mut Crowd, stalled: f64) -> Resu
 #[test]
 fn readers_that_read_nothing_are_closed() -> Result<()> {
     let server = Server::start_with_http(SHORT)?;
-    let http = http(&server)?;
+    let http = server.http()?;
     let mut crowd = Crowd::enter(&server, "witness")?;
     let before = server.rss_anon()?;
     let mut events = Events::get(http, "/v1/sse?device=deaf-1&topic=flood", "")?;
@@ -182,7 +86,7 @@ fn readers_that_read_nothing_keep_to_the_budget() -> Result<()> {
     let server = Server::start_with_http(
         "[connection]\nstall_timeout = \"60s\"\n[tcp]\nuser_timeout = \"2m\"\n[memory]\nbudget_bytes = 8388608\n",
     )?;
-    let http = http(&server)?;
+    let http = server.http()?;
     let mut crowd = Crowd::enter(&server, "witness")?;
     let mut closed = Http2::connect(http, CLOSED_WINDOW)?;
     let mut events = Vec::new();
@@ -203,7 +107,7 @@ fn readers_that_read_nothing_keep_to_the_budget() -> Result<()> {
 #[test]
 fn streams_of_http2_that_read_nothing_are_closed() -> Result<()> {
     let server = Server::start_with_http(SHORT)?;
-    let http = http(&server)?;
+    let http = server.http()?;
     let mut crowd = Crowd::enter(&server, "witness")?;
     let before = server.rss_anon()?;
     const STREAMS: u32 = 20;
@@ -243,7 +147,7 @@ fn streams_of_http2_that_read_nothing_are_closed() -> Result<()> {
 #[test]
 fn a_stream_that_is_reset_leaves_nothing() -> Result<()> {
     let server = Server::start_with_http("")?;
-    let mut conn = Http2::connect(http(&server)?, &[])?;
+    let mut conn = Http2::connect(server.http()?, &[])?;
     for round in 0..3_u32 {
         for index in 0..10 {
             let stream = 2 * (10 * round + index) + 1;
@@ -270,7 +174,7 @@ fn a_stream_that_is_reset_leaves_nothing() -> Result<()> {
 #[test]
 fn streams_of_http2_count_for_their_source() -> Result<()> {
     let server = Server::start_with_http("[limits]\nconnections_per_source_max = 3\n")?;
-    let mut conn = Http2::connect(http(&server)?, &[])?;
+    let mut conn = Http2::connect(server.http()?, &[])?;
     conn.get_events(1, "/v1/sse?device=d1&topic=news")?;
     conn.get_events(3, "/v1/sse?device=d2&topic=news")?;
     // Beside these two there is the connection that they come on.
@@ -326,7 +230,7 @@ fn who_is_revoked_is_told_in_every_way() -> Result<()> {
 fn a_server_that_stops_tells_all() -> Result<()> {
     let mut server =
         Server::start_with_http("[connection]\ndrain_timeout = \"2s\"\nstall_timeout = \"5s\"\n")?;
-    let http = http(&server)?;
+    let http = server.http()?;
     let mut crowd = Crowd::enter(&server, "d")?;
     server.await_metrics("all of them", |metrics| {
         PROTOCOLS.iter().all(|(name, count)| {

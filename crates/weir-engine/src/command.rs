@@ -58,17 +58,39 @@ pub enum Command<S> {
     /// Forget a topic that has no members. Its resumes end, and the shard does not tell the
     /// clients. The answer is [`Report::Retired`].
     Retire(TopicId),
-    /// Close all connections with `Goodbye`, spread evenly over `over`. Each one gets a delay drawn
-    /// from `retry_after_ms`, after which it shall come back. When the last socket is closed,
-    /// [`Report::Drained`] follows.
-    Drain {
-        /// The duration of the drain.
-        over: Duration,
-        /// Smallest and largest delay.
-        retry_after_ms: (u32, u32),
-        /// Seed of the draw.
-        seed: u64,
-    },
+    /// Close connections with `Goodbye`, spread over time. It replaces a drain that runs. The shard
+    /// ignores it if it has had a drain, or the end of one, with the same number or a greater one.
+    Drain(Drain),
+    /// End the drain with this number, and those with smaller ones: the shard closes no further
+    /// connection, and keeps what it adopts. The answer is [`Report::Drained`].
+    EndDrain(u32),
+}
+
+/// An order to close connections, spread evenly over time. [`Report::Drained`] follows when it is
+/// over.
+#[derive(Debug, Clone, Copy)]
+pub struct Drain {
+    /// Tells drains apart. Each one has a greater number than those before.
+    pub number: u32,
+    /// The connections to close.
+    pub what: DrainWhat,
+    /// The duration of the drain.
+    pub over: Duration,
+    /// Smallest and largest delay. Each connection gets one of its own, after which it shall come
+    /// back.
+    pub retry_after_ms: (u32, u32),
+    /// Seed of the draws.
+    pub seed: u64,
+}
+
+/// The connections that a drain closes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DrainWhat {
+    /// All, and each that is adopted later. The drain is over when the last socket is closed.
+    All,
+    /// So many of those that have been welcomed before the drain, chosen at random. The drain is
+    /// over when they have been told.
+    Count(u64),
 }
 
 impl<S> Command<S> {
@@ -86,7 +108,8 @@ impl<S> Command<S> {
             | Command::Resume(_)
             | Command::Evict(..)
             | Command::Retire(_)
-            | Command::Drain { .. } => CreditKind::Control,
+            | Command::Drain(_)
+            | Command::EndDrain(_) => CreditKind::Control,
         }
     }
 }
@@ -345,8 +368,11 @@ pub enum Report {
         /// The topic.
         topic: TopicId,
     },
-    /// All connections have been closed.
-    Drained,
+    /// A drain is over, or was ended.
+    Drained {
+        /// From the [`Drain`], or the [`Command::EndDrain`].
+        number: u32,
+    },
 }
 
 /// The way back from a shard to the front.

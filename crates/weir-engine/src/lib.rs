@@ -49,8 +49,8 @@ mod wheel;
 
 pub use budget::{Budget, Share};
 pub use command::{
-    Adoption, Command, ConnectionInfo, CreditKind, Front, Inspect, InspectPage, InspectWhat,
-    ReplayBegin, ReplayChunk, Report, TlsAdoption, Urgent,
+    Adoption, Command, ConnectionInfo, CreditKind, Drain, DrainWhat, Front, Inspect, InspectPage,
+    InspectWhat, ReplayBegin, ReplayChunk, Report, TlsAdoption, Urgent,
 };
 pub use engine::Engine;
 pub use id::{ConnId, DeviceRef, Origin, OwnNode, Priority, SlowPolicy, TopicId, Transport};

@@ -308,6 +308,15 @@ impl<S> Table<S> {
         self.welcomes = self.welcomes.wrapping_add(1);
     }
 
+    /// Whether `slot` has an open connection that was welcomed before the welcome with this number.
+    pub(crate) fn is_welcomed_before(&self, slot: Slot, before: u32) -> bool {
+        let entry = &self.entries[slot.index()];
+        // Welcomes are numbered on a ring: those since then lie between `before` and now.
+        let now = self.welcomes;
+        let is_earlier = now.wrapping_sub(entry.welcomed) > now.wrapping_sub(before);
+        entry.state == State::Open && entry.flags.welcomed && is_earlier
+    }
+
     /// Frees a slot, or retires it; every id that named it is stale from now on.
     pub(crate) fn release(&mut self, slot: Slot) {
         let entry = &mut self.entries[slot.index()];

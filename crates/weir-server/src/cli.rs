@@ -24,6 +24,8 @@ pub(crate) enum Command {
     Publish(PublishArgs),
     /// Connect as a device and print the messages that arrive, one line each.
     Subscribe(SubscribeArgs),
+    // Its own description is longer.
+    Drain(DrainArgs),
     /// Import, list and revoke devices in the `[store]` of the configuration.
     Devices(DevicesArgs),
     /// Check a configuration, or print the reference of its keys.
@@ -75,6 +77,51 @@ pub(crate) struct PublishArgs {
     /// Print the gateway's answer as JSON.
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) api: AdminArgs,
+}
+
+/// Empty a running gateway, or send a share of its connections elsewhere. The gateway goes on, and
+/// serves the connections that are left.
+///
+/// First /readyz answers 503, so that a load balancer sends no more connections. After the lead,
+/// connections are told to come back later, spread evenly over a time. With a share below 1 the
+/// gateway is ready again afterwards. Without a share it admits no connection until --cancel.
+///
+/// The exit code is 0 if the drain has begun, or is cancelled as asked; with --wait, if it is over.
+/// It is 1 if the gateway refuses, or if the drain is cancelled while the command waits.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("instead").args(["cancel", "status"]))]
+pub(crate) struct DrainArgs {
+    /// Share of the connections to close: more than 0, at most 1 [default: 1].
+    #[arg(long, conflicts_with = "instead")]
+    pub(crate) share: Option<f64>,
+    /// Time over which connections are told to leave, such as 60s; at most 24h [default: 60s].
+    #[arg(long, value_name = "TIME", conflicts_with = "instead")]
+    pub(crate) over: Option<String>,
+    /// Time from the first 503 of /readyz until the first connection is told, such as 5s; at most
+    /// 1h [default: 5s].
+    #[arg(long, value_name = "TIME", conflicts_with = "instead")]
+    pub(crate) lead: Option<String>,
+    /// Cancel the drain: no further connection is closed, and new ones are admitted.
+    #[arg(long)]
+    pub(crate) cancel: bool,
+    /// Only print how far the drain is.
+    #[arg(long)]
+    pub(crate) status: bool,
+    /// Wait until the drain is over, and print its progress.
+    #[arg(long, conflicts_with = "cancel")]
+    pub(crate) wait: bool,
+    /// Print the gateway's answer as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) api: AdminArgs,
+}
+
+/// The admin API of a running gateway.
+#[derive(Debug, Args)]
+pub(crate) struct AdminArgs {
     /// Address of the admin API [default: `listen.admin` of the configuration].
     #[arg(long, value_name = "ADDR")]
     pub(crate) admin: Option<String>,

@@ -1,5 +1,6 @@
 //! Sends a request to the admin API.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -9,10 +10,15 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use serde::Deserialize;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use weir_client::{ClientError, TlsOptions};
+
+use crate::addresses;
+use crate::cli::AdminArgs;
+use crate::config::load;
 
 /// Address and credentials of an admin API.
 #[derive(Clone, Copy)]
@@ -21,6 +27,66 @@ pub(crate) struct Admin<'a> {
     /// Set for an admin API behind a proxy that speaks TLS.
     pub(crate) tls: Option<&'a TlsOptions>,
     pub(crate) token: Option<&'a str>,
+}
+
+/// An admin API that the command line or the configuration names.
+pub(crate) struct Api {
+    addr: String,
+    tls: Option<TlsOptions>,
+    token: Option<String>,
+}
+
+impl Api {
+    /// Reads the configuration in `file` if the options name no address.
+    pub(crate) fn find(args: AdminArgs, file: Option<PathBuf>) -> anyhow::Result<Api> {
+        let mut token = args.token.or_else(|| std::env::var("WEIR_ADMIN_TOKEN").ok());
+        let addr = match args.admin {
+            Some(addr) => addr,
+            None => {
+                let settings = load(file)?;
+                let configured = settings.gateway.admin.token.clone();
+                token = token.or(Some(configured).filter(|token| !token.is_empty()));
+                addresses::of_admin(&settings)?
+            }
+        };
+        let tls = crate::tls::options(&args.tls, &addr)?;
+        Ok(Api { addr, tls, token })
+    }
+
+    /// Sends a request, with JSON as its body, and reads the answer.
+    ///
+    /// Errors: a refusal too.
+    pub(crate) async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        json: Option<Vec<u8>>,
+    ) -> anyhow::Result<Bytes> {
+        let Api { addr, tls, token } = self;
+        let to = Admin { addr, tls: tls.as_ref(), token: token.as_deref() };
+        let body = json.map(|bytes| Body { kind: "application/json", bytes });
+        let (status, answer) = request(to, method, path, body).await?;
+        if !status.is_success() {
+            bail!("refused with {status}{}", reason(&answer));
+        }
+        Ok(answer)
+    }
+}
+
+/// The shown parts of a problem document (RFC 9457).
+#[derive(Debug, Deserialize)]
+struct Problem {
+    title: String,
+    detail: Option<String>,
+}
+
+/// The text of a problem document, with a colon in front; empty if the answer is none.
+pub(crate) fn reason(answer: &[u8]) -> String {
+    match serde_json::from_slice::<Problem>(answer) {
+        Ok(Problem { title, detail: None }) => format!(": {title}"),
+        Ok(Problem { title, detail: Some(detail) }) => format!(": {title}: {detail}"),
+        Err(_) => String::new(),
+    }
 }
 
 /// The body of a request.

@@ -5,6 +5,7 @@ mod banner;
 mod cli;
 mod config;
 mod devices;
+mod drain;
 mod http;
 mod log;
 mod output;
@@ -42,6 +43,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     match command.unwrap_or(Command::Serve(ServeArgs::default())) {
         Command::Serve(args) => return serve::run(config::load(file)?, Begin::of(args.new_store)),
         Command::Publish(args) => block_on(publish::run(args, file))?,
+        Command::Drain(args) => block_on(drain::run(args, file))?,
         Command::Subscribe(args) => block_on(subscribe::run(args, file))?,
         Command::Devices(args) => block_on(devices::run(args, file))?,
         Command::Config(ConfigCommand::Check { file: named }) => {

@@ -4,15 +4,14 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use ::http::Method;
-use anyhow::{Context, bail};
+use anyhow::Context;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
 use crate::cli::PublishArgs;
-use crate::config::load;
+use crate::http::Api;
 use crate::output::say;
-use crate::{addresses, http};
 
 /// The body of `POST /v1/publish`.
 #[derive(Debug, Serialize)]
@@ -42,13 +41,6 @@ struct Accepted {
     offset: Option<u64>,
 }
 
-/// The shown parts of a problem document (RFC 9457).
-#[derive(Debug, Deserialize)]
-struct Problem {
-    title: String,
-    detail: Option<String>,
-}
-
 pub(crate) async fn run(args: PublishArgs, file: Option<PathBuf>) -> anyhow::Result<()> {
     let data = match &args.file {
         Some(path) => Some(STANDARD.encode(read(path)?)),
@@ -65,23 +57,7 @@ pub(crate) async fn run(args: PublishArgs, file: Option<PathBuf>) -> anyhow::Res
         ttl_ms: args.ttl_ms,
     };
     let body = serde_json::to_vec(&message).context("cannot write the request")?;
-    let mut token = args.token.or_else(|| std::env::var("WEIR_ADMIN_TOKEN").ok());
-    let addr = match args.admin {
-        Some(addr) => addr,
-        None => {
-            let settings = load(file)?;
-            let configured = settings.gateway.admin.token.clone();
-            token = token.or(Some(configured).filter(|token| !token.is_empty()));
-            addresses::of_admin(&settings)?
-        }
-    };
-    let tls = crate::tls::options(&args.tls, &addr)?;
-    let to = http::Admin { addr: &addr, tls: tls.as_ref(), token: token.as_deref() };
-    let body = http::Body { kind: "application/json", bytes: body };
-    let (status, answer) = http::request(to, Method::POST, "/v1/publish", Some(body)).await?;
-    if !status.is_success() {
-        bail!("refused with {status}{}", reason(&answer));
-    }
+    let answer = Api::find(args.api, file)?.ask(Method::POST, "/v1/publish", Some(body)).await?;
     if args.json {
         return say(String::from_utf8_lossy(&answer).trim_end());
     }
@@ -91,15 +67,6 @@ pub(crate) async fn run(args: PublishArgs, file: Option<PathBuf>) -> anyhow::Res
     let offset = offset.map_or_else(String::new, |offset| format!(", offset {offset}"));
     let plural = if connections == 1 { "" } else { "s" };
     say(format_args!("queued for {connections} connection{plural}: id {id}{offset}"))
-}
-
-/// The text of a problem document, with a colon in front; empty if the answer is none.
-pub(crate) fn reason(answer: &[u8]) -> String {
-    match serde_json::from_slice::<Problem>(answer) {
-        Ok(Problem { title, detail: None }) => format!(": {title}"),
-        Ok(Problem { title, detail: Some(detail) }) => format!(": {title}: {detail}"),
-        Err(_) => String::new(),
-    }
 }
 
 fn read(path: &Path) -> anyhow::Result<Vec<u8>> {

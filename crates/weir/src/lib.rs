@@ -19,6 +19,7 @@ pub use crate::base::model::{
     Accepted, AuthKind, IdempotencyKey, NodesReached, Payload, Publication, PublishError, Target,
     TopicInfo, TopicNameError,
 };
+pub use crate::core::drain::{DrainError, DrainInfo, DrainOptions, DrainState};
 pub use crate::core::events::{Event, EventFilter, EventKind, Events, EventsEnd};
 pub use crate::core::handle::{
     Connection, ConnectionCursor, ConnectionQuery, FromDevice, Gauges, Handle, Refusal, Retained,

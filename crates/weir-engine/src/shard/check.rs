@@ -139,6 +139,11 @@ impl<N: Net, F: Front> Shard<N, F> {
         !self.fanouts.is_busy() && self.fanouts.len() == 0 && self.backlog.is_empty()
     }
 
+    /// The greatest number of a drain that has begun or was ended.
+    pub(crate) fn drains(&self) -> u32 {
+        self.drains
+    }
+
     /// Whether no connection must be read from without an edge.
     pub(crate) fn has_read(&self) -> bool {
         self.to_read.is_empty()

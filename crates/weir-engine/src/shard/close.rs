@@ -2,12 +2,12 @@
 //! the reason.
 
 use std::io;
-use std::time::Duration;
 
 use weir_wire::format::Format;
 use weir_wire::{Advice, CloseReason, frame, v1};
 
 use super::Shard;
+use super::drain::draw;
 use super::read::reason_of;
 use crate::command::{Front, Report};
 use crate::message::Item;
@@ -15,18 +15,6 @@ use crate::net::Net;
 use crate::slot::Slot;
 use crate::stats::DropRule;
 use crate::table::{Ending, State};
-use crate::time::Nanos;
-
-/// The state of a drain: all connections are closed, spread over time.
-pub(super) struct Draining {
-    /// Index of the next slot to close.
-    cursor: u32,
-    began: Nanos,
-    nanos: u64,
-    retry_after_ms: (u32, u32),
-    /// Whether the front has been told that no connection is left.
-    is_over: bool,
-}
 
 impl<N: Net, F: Front> Shard<N, F> {
     /// Ends an open connection.
@@ -165,10 +153,9 @@ impl<N: Net, F: Front> Shard<N, F> {
         let (least, most) = self
             .draining
             .as_ref()
-            .map_or(self.settings.retry_after_ms, |drain| drain.retry_after_ms);
-        self.random = self.random.wrapping_add(1);
+            .map_or(self.settings.retry_after_ms, |draining| draining.retry_after_ms());
         let width = u64::from(most.saturating_sub(least)) + 1;
-        least.saturating_add(u32::try_from(splitmix(self.random) % width).unwrap_or(0))
+        least.saturating_add(u32::try_from(draw(&mut self.random, width)).unwrap_or(0))
     }
 
     /// Ends our side once everything is sent, and waits for the peer's end.
@@ -216,42 +203,6 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Begins to close all connections within `over`. Up to a thousand a second are not spread.
-    pub(super) fn begin_drain(&mut self, over: Duration, retry_after_ms: (u32, u32), seed: u64) {
-        let unhurried = Duration::from_millis(self.stats.connections.get());
-        let nanos = u64::try_from(over.min(unhurried).as_nanos()).unwrap_or(u64::MAX);
-        self.random = seed;
-        self.draining =
-            Some(Draining { cursor: 0, began: self.now, nanos, retry_after_ms, is_over: false });
-    }
-
-    /// Closes the connections whose time has come, and tells the front when none is left.
-    pub(super) fn go_on_draining(&mut self) {
-        let Some(draining) = &mut self.draining else { return };
-        let slots = self.table.slots();
-        let elapsed = u64::try_from(self.now.since(draining.began).as_nanos()).unwrap_or(u64::MAX);
-        let due = if elapsed >= draining.nanos {
-            slots
-        } else {
-            let share = u128::from(slots) * u128::from(elapsed) / u128::from(draining.nanos);
-            u32::try_from(share).unwrap_or(slots)
-        };
-        let from = draining.cursor;
-        draining.cursor = from.max(due);
-        let is_over = due == slots && self.table.in_use() == 0 && !draining.is_over;
-        draining.is_over |= is_over;
-        for slot in Slot::all(from..due) {
-            self.close(slot, CloseReason::Draining);
-        }
-        if is_over {
-            self.report(Report::Drained, false);
-        }
-    }
-
-    pub(super) fn is_draining(&self) -> bool {
-        self.draining.is_some()
-    }
-
     /// Closes the remaining connections when the thread ends, without a reason.
     pub(super) fn close_everything(&mut self) {
         for slot in Slot::all(0..self.table.slots()) {
@@ -266,12 +217,4 @@ impl<N: Net, F: Front> Shard<N, F> {
 /// Whether items queued before still leave: the device did nothing wrong and keeps up.
 const fn keeps_queue(reason: CloseReason) -> bool {
     matches!(reason, CloseReason::Draining | CloseReason::Replaced)
-}
-
-/// One step of the SplitMix64 generator (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014).
-fn splitmix(state: u64) -> u64 {
-    let mut mixed = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
 }

@@ -84,8 +84,10 @@ impl<N: Net, F: Front> Shard<N, F> {
                 None => self.count_dropped(DropRule::Gone, 1),
             },
             Command::Evict(conn, reason) => return self.end_behind(Behind::Evict(conn, reason)),
-            Command::Drain { over, retry_after_ms, seed } => {
-                return self.end_behind(Behind::Drain { over, retry_after_ms, seed });
+            Command::Drain(drain) => return self.end_behind(Behind::Drain(drain)),
+            Command::EndDrain(number) => {
+                self.end_drain(number);
+                return self.report(Report::Drained { number }, true);
             }
         }
         self.inbox.return_credit(kind);
@@ -130,7 +132,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.arm(slot, now.plus(heartbeat.saturating_mul(2)));
         let conn = self.table.id(self.index, slot);
         self.report(Report::Adopted { conn, ticket }, true);
-        if self.is_draining() {
+        if self.closes_newcomers() {
             return self.close(slot, CloseReason::Draining);
         }
         if let Some(positions) = positions
@@ -205,7 +207,8 @@ fn weight_of<S>(command: &Command<S>) -> usize {
         | Command::Broadcast(_)
         | Command::Evict(..)
         | Command::Retire(_)
-        | Command::Drain { .. } => 1,
+        | Command::Drain(_)
+        | Command::EndDrain(_) => 1,
     }
 }
 

@@ -6,10 +6,10 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 
 use weir_wire::CloseReason;
 
+use crate::command::Drain;
 use crate::id::{ConnId, Priority, TopicId};
 use crate::message::Message;
 use crate::outbox::GATHER_MAX;
@@ -100,7 +100,7 @@ pub(super) struct Walk {
 #[derive(Debug)]
 pub(super) enum Behind {
     Evict(ConnId, CloseReason),
-    Drain { over: Duration, retry_after_ms: (u32, u32), seed: u64 },
+    Drain(Drain),
 }
 
 /// The connections that a walk goes over.

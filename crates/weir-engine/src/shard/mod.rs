@@ -7,6 +7,7 @@
 //! - `fanouts`: the messages that go to many connections, and their order;
 //! - `latest`: the newest messages of conflating topics;
 //! - `resumes`: the replay chunks that have come;
+//! - `drain`: which connections a drain closes, and when;
 //! - `list`, `tls_table`: lists of connections, and their keys.
 //!
 //! The other files are parts of [`Shard`], which takes the steps that the machines name:
@@ -23,6 +24,7 @@ mod check;
 mod close;
 mod commands;
 mod deadlines;
+mod drain;
 mod fanouts;
 mod forms;
 mod inspect;
@@ -59,7 +61,7 @@ use crate::table::{Ending, Table};
 use crate::time::{Nanos, TICK, Tick, ticks};
 use crate::topics::Topics;
 use crate::wheel::Wheel;
-use close::Draining;
+use drain::Draining;
 use fanouts::Fanouts;
 use forms::Positions;
 use latest::Latest;
@@ -110,6 +112,8 @@ pub(crate) struct Shard<N: Net, F> {
     positions: Positions,
     fanouts: Fanouts,
     draining: Option<Draining>,
+    /// The greatest number of a drain that has begun or was ended.
+    drains: u32,
 
     /// Reports for which the front had no room, oldest first, and whether a command's credit
     /// returns with the report. Bounded: one for each command in the queue, one for each entry and
@@ -228,6 +232,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             positions: Positions::default(),
             fanouts: Fanouts::default(),
             draining: None,
+            drains: 0,
             backlog: VecDeque::new(),
             to_read: Vec::new(),
             held_back: Vec::new(),
@@ -309,13 +314,16 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// How long the next wait may last.
     fn patience(&self) -> Option<Duration> {
-        if self.fanouts.is_busy() || !self.to_read.is_empty() || !self.inbox.try_sleep() {
+        let drain = self.draining.as_ref().and_then(|draining| draining.patience(self.now));
+        let is_behind = drain == Some(Duration::ZERO);
+        let is_busy = self.fanouts.is_busy() || !self.to_read.is_empty() || is_behind;
+        if is_busy || !self.inbox.try_sleep() {
             return Some(Duration::ZERO);
         }
         if !self.backlog.is_empty() || !self.held_back.is_empty() {
             return Some(RETRY);
         }
-        if self.wheel.is_empty() && self.draining.is_none() {
+        if self.wheel.is_empty() && drain.is_none() {
             return None;
         }
         Some(TICK)
@@ -421,7 +429,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             | Report::ResumeNext { .. }
             | Report::ResumeRefused { .. }
             | Report::Retired { .. }
-            | Report::Drained => None,
+            | Report::Drained { .. } => None,
         };
         self.front.try_report(report)?;
         if credit {

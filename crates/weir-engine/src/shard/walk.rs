@@ -10,7 +10,6 @@ use crate::id::{Priority, TopicId};
 use crate::message::Message;
 use crate::net::Net;
 use crate::slot::Slot;
-use crate::table::State;
 use crate::time::Nanos;
 use crate::topics::Member;
 
@@ -212,9 +211,7 @@ impl<N: Net, F: Front> Shard<N, F> {
                         self.close(slot, reason);
                     }
                 }
-                Behind::Drain { over, retry_after_ms, seed } => {
-                    self.begin_drain(over, retry_after_ms, seed);
-                }
+                Behind::Drain(drain) => self.begin_drain(drain),
             }
             self.inbox.return_credit(CreditKind::Control);
         }
@@ -228,14 +225,8 @@ impl<N: Net, F: Front> Shard<N, F> {
             }
             Over::All { before } => {
                 let slot = Slot::at(cursor);
-                let entry = &self.table[slot];
-                // Welcomes are numbered on a ring: those since the walk began lie between `before`
-                // and now.
-                let now = self.table.welcomes();
-                let is_earlier = now.wrapping_sub(entry.welcomed) > now.wrapping_sub(before);
-                let is_open = entry.state == State::Open && entry.flags.welcomed;
-                let is_meant = is_open && entry.priority == walk.priority;
-                (is_meant && is_earlier).then_some(slot)
+                let is_meant = self.table[slot].priority == walk.priority;
+                (is_meant && self.table.is_welcomed_before(slot, before)).then_some(slot)
             }
         }
     }

@@ -405,12 +405,7 @@ impl Run {
                     return Err(format!("{topic:?} is retired unasked"));
                 }
             }
-            Report::Drained => {
-                if self.is_drained || self.drained_at.is_none() {
-                    return Err("drained twice, or unasked".into());
-                }
-                self.is_drained = true;
-            }
+            Report::Drained { number } => self.take_drained(number)?,
         }
         Ok(())
     }

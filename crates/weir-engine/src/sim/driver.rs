@@ -65,9 +65,16 @@ pub struct Run {
     /// Whether the front had taken all reports when the last turn began.
     pub(super) is_up_to_date: bool,
     pub(super) sealed: secure::Sealed,
-    pub(super) drained_at: Option<u64>,
-    pub(super) is_drained: bool,
+    pub(super) drains: DrainModel,
     pub(super) summary: Summary,
+}
+
+/// How far the drains of a run are, as the reports say.
+#[derive(Debug, Default)]
+pub(super) struct DrainModel {
+    pub(super) is_some_over: bool,
+    pub(super) is_asked_of_all: bool,
+    pub(super) is_over: bool,
 }
 
 /// The counts of a run.
@@ -137,9 +144,6 @@ impl Summary {
     }
 }
 
-/// Turns in which a drained shard must become empty.
-const TURNS_TO_DRAIN: u32 = 20_000;
-
 impl Run {
     /// A run that `seed` decides.
     pub fn new(seed: u64) -> Self {
@@ -188,8 +192,7 @@ impl Run {
             used_before: [0; Share::COUNT],
             is_up_to_date: true,
             sealed: secure::begin(&mut dice),
-            drained_at: None,
-            is_drained: false,
+            drains: DrainModel::default(),
             summary: Summary::default(),
             dice,
         };
@@ -219,7 +222,7 @@ impl Run {
         Ok(self.summary)
     }
 
-    fn event(&mut self) -> Result<(), String> {
+    pub(super) fn event(&mut self) -> Result<(), String> {
         if self.dice.chance(1 << 15) {
             self.device_acts()
         } else {
@@ -286,37 +289,13 @@ impl Run {
         }
     }
 
-    /// Ends all connections. Then nothing may be left.
+    /// Ends some connections, and then all. Then nothing may be left.
     fn end(&mut self) -> Result<(), String> {
+        self.drain_some()?;
         self.front_full_turns = self.front_full_turns.min(1);
         self.clock_still_turns = self.clock_still_turns.min(1);
         self.foreign_turns = self.foreign_turns.min(1);
-        let over = Duration::from_millis(u64::from(self.dice.below(2)) * 700);
-        while self.drained_at.is_none() {
-            let seed = 5;
-            let drain = Command::Drain { over, retry_after_ms: (100, 900), seed };
-            if self.push(drain) {
-                self.drained_at = Some(self.book.position - 1);
-                let position = self.book.position - 1;
-                for index in &self.live {
-                    self.conns[*index].asked.push(CloseReason::Draining);
-                    self.conns[*index].closed_behind.get_or_insert(position);
-                }
-            }
-            self.turn()?;
-        }
-        for topic in &mut self.topics {
-            topic.forget();
-        }
-        for _ in 0..TURNS_TO_DRAIN {
-            let is_quiet = self.shard.shard().is_quiet() && self.shard.mailbox().depth() == 0;
-            if self.is_drained && self.live.is_empty() && is_quiet {
-                break;
-            }
-            self.turn()?;
-            self.take_reports()?;
-            self.bury_the_dead()?;
-        }
+        self.drain_all()?;
         self.check_nothing_left()
     }
 

@@ -47,7 +47,7 @@
 //!   of TLS.
 //! - `incoming`, `owed`, `positions`, `outgoing`, `conn` and `topic` are the reference model.
 //! - `shard` and `front` are stepped by hand; `driver` makes a run with them.
-//! - `asks` and `rooms` are the front's acts in a run, `peers` and `records` those of devices.
+//! - `asks`, `rooms` and `drains` are the front's acts in a run, `peers` and `records` those of devices.
 //! - `verify` and `signs` compare the shard with the model.
 
 mod asks;
@@ -55,6 +55,7 @@ mod blocks;
 mod book;
 mod conn;
 mod dice;
+mod drains;
 mod driver;
 mod edge;
 mod fault;

@@ -358,7 +358,7 @@ impl Run {
         let gone = stats.dropped[DropRule::Gone as usize].get();
         let left = [
             ("live connections", self.live.len() as u64),
-            ("drains to be reported", u64::from(!self.is_drained)),
+            ("drains to be reported", u64::from(!self.drains.is_over)),
             ("table entries", stats.table_entries.get()),
             ("connections", stats.connections.get()),
             ("lingering", stats.lingering.get()),

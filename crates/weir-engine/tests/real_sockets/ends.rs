@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use rustix::net::sockopt::{set_socket_linger, set_tcp_user_timeout};
 use weir_engine::{
-    Adoption, Command, CreditKind, DeviceRef, DropRule, Engine, Item, Nanos, Origin, Priority,
-    Report, ShardSettings, Urgent,
+    Adoption, Command, CreditKind, DeviceRef, Drain, DrainWhat, DropRule, Engine, Item, Nanos,
+    Origin, Priority, Report, ShardSettings, Urgent,
 };
 use weir_wire::CloseReason;
 
@@ -140,7 +140,9 @@ fn a_drain_tells_everybody_when_to_come_back() {
     let mut rig = Rig::start(1, &ShardSettings::default());
     let devices: Vec<_> = (0..50).map(|_| rig.device(0)).collect();
     let retry_after_ms = (1_000, 2_000);
-    rig.push(0, Command::Drain { over: Duration::from_millis(300), retry_after_ms, seed: 7 });
+    let over = Duration::from_millis(300);
+    let (number, what) = (1, DrainWhat::All);
+    rig.push(0, Command::Drain(Drain { number, what, over, retry_after_ms, seed: 7 }));
     let (mut late, socket) = tcp_pair();
     let late_conn = rig.adopt(0, socket, Rest::default());
     late.hear_goodbye(CloseReason::Draining);
@@ -155,7 +157,7 @@ fn a_drain_tells_everybody_when_to_come_back() {
     delays.sort_unstable();
     delays.dedup();
     assert!(delays.len() > 25, "the delays are spread: {delays:?}");
-    rig.wait_for(|report| matches!(report, Report::Drained));
+    rig.wait_for(|report| matches!(report, Report::Drained { number: 1 }));
     rig.wait_until("the table to be empty", |rig| rig.stats(0).table_entries.get() == 0);
     rig.wait_until_at_rest();
 }
@@ -163,9 +165,10 @@ fn a_drain_tells_everybody_when_to_come_back() {
 #[test]
 fn a_drain_of_nobody_is_over_at_once() {
     let mut rig = Rig::start(2, &ShardSettings::default());
-    rig.push_all(|| Command::Drain { over: PATIENCE, retry_after_ms: (0, 0), seed: 0 });
+    let (number, what, over) = (1, DrainWhat::All, PATIENCE);
+    rig.push_all(|| Command::Drain(Drain { number, what, over, retry_after_ms: (0, 0), seed: 0 }));
     for _ in 0..2 {
-        rig.wait_for(|report| matches!(report, Report::Drained));
+        rig.wait_for(|report| matches!(report, Report::Drained { number: 1 }));
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use weir_engine::sim::PeerView;
-use weir_engine::{Command, DropRule};
+use weir_engine::{Command, Drain, DrainWhat, DropRule};
 
 use crate::stage::Stage;
 
@@ -58,7 +58,8 @@ fn a_drain_ends_everybody_behind_the_queue() {
     let devices = stage.members(1, 600);
     stage.publish(1, "last");
     let over = Duration::from_millis(500);
-    stage.shard.push(Command::Drain { over, retry_after_ms: (5, 9), seed: 1 });
+    let (number, what) = (1, DrainWhat::All);
+    stage.shard.push(Command::Drain(Drain { number, what, over, retry_after_ms: (5, 9), seed: 1 }));
     let late = stage.offer(&[]);
     stage.shard.advance(Duration::from_millis(700));
     for device in &devices {
@@ -68,7 +69,7 @@ fn a_drain_ends_everybody_behind_the_queue() {
     assert!(reported.contains(&format!("adopted {}", late.1)));
     let closed = reported.iter().filter(|report| report.contains("draining")).count();
     assert_eq!(closed, 601);
-    assert!(!reported.contains(&"drained".to_string()), "sockets still wait for their peers");
+    assert!(!reported.contains(&"drained 1".to_string()), "sockets still wait for their peers");
     let too_late = stage.offer(&[]);
     stage.settle();
     assert_eq!(
@@ -76,7 +77,7 @@ fn a_drain_ends_everybody_behind_the_queue() {
         [format!("adopted {}", too_late.1), "closed 601 draining []".to_string()]
     );
     stage.shard.advance(Duration::from_secs(2));
-    assert_eq!(stage.reported(), ["drained"]);
+    assert_eq!(stage.reported(), ["drained 1"]);
     assert_eq!(stage.shard.stats().table_entries.get(), 0);
     assert_eq!(stage.shard.budget().used(), 0);
 }

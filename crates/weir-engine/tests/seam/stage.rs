@@ -369,6 +369,6 @@ fn named(report: &Report) -> String {
             format!("closed {} {reason} {topics:?}", device.0)
         }
         Report::Retired { topic } => format!("retired {}", topic.0),
-        Report::Drained => "drained".into(),
+        Report::Drained { number } => format!("drained {number}"),
     }
 }

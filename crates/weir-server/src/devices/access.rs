@@ -15,9 +15,8 @@ use super::serial;
 use crate::addresses::reachable;
 use crate::cli::StoreArgs;
 use crate::config::{Settings, StoreKind, load};
-use crate::http::{Admin, Body};
+use crate::http::{Admin, Body, reason};
 use crate::output::complain;
-use crate::publish;
 use crate::store::{self, Begin, Opened};
 
 /// See the module.
@@ -175,7 +174,7 @@ impl Access {
             return Ok(None);
         }
         if !status.is_success() {
-            bail!("refused with {status}{}", publish::reason(&answer));
+            bail!("refused with {status}{}", reason(&answer));
         }
         if answer.is_empty() {
             return Ok(Some(Value::Null));

@@ -6,6 +6,7 @@
 //! from admission or the byte budget. So it also works while these have no room.
 
 mod device_list;
+mod drain;
 mod events;
 mod guard;
 mod metrics;

@@ -7,6 +7,7 @@ use utoipa::openapi::schema::{Object, ObjectBuilder, Type};
 use utoipa::openapi::{HttpMethod, Required};
 
 use super::device_list::{ImportedView, StoredPageView};
+use super::drain::{DrainRequest, DrainView};
 use super::ready;
 use super::views::{ConnectionsView, DeviceView, NodesView, RevokingView, TopicsView};
 use crate::Part;
@@ -39,6 +40,9 @@ fn write() -> Bytes {
         .operation(get.clone(), "/v1/devices/{id}", device())
         .operation(HttpMethod::Post, "/v1/devices/{id}/revoke", revoke())
         .operation(get.clone(), "/v1/nodes", nodes())
+        .operation(get.clone(), "/v1/drain", drain_state())
+        .operation(HttpMethod::Post, "/v1/drain", drain())
+        .operation(HttpMethod::Delete, "/v1/drain", cancel_drain())
         .operation(get.clone(), "/healthz", health())
         .operation(get.clone(), "/readyz", ready())
         .operation(get.clone(), "/metrics", metrics())
@@ -180,6 +184,31 @@ fn nodes() -> Operation {
     guarded("nodes", "List the nodes of the cluster that live; without a cluster this one alone")
         .answers::<NodesView>("The nodes, by number")
         .refuses(&[Kind::Uncertain, Kind::BrokerUnavailable])
+}
+
+fn drain() -> Operation {
+    guarded("drain", "Empty this node, or tell a share of its connections to go elsewhere")
+        .description(
+            "The node is not ready from now on, until a drain of a share is over or the drain is cancelled. After \
+             `lead`, connections are told to leave with `draining`, spread evenly over `over`. The others stay served.",
+        )
+        .may_take::<DrainRequest<'_>>()
+        .accepts::<DrainView>("It begins")
+        .refuses(&BODY)
+        .refuses(&[Kind::DrainRunning])
+}
+
+fn drain_state() -> Operation {
+    guarded("drainState", "Look how far the newest drain of this node is")
+        .answers::<DrainView>("The drain")
+}
+
+fn cancel_drain() -> Operation {
+    guarded("cancelDrain", "Cancel the drain of this node, if there is one")
+        .answers::<DrainView>(
+            "No further connection is closed, and new ones are admitted. Those that were told to leave are gone",
+        )
+        .refuses(&[Kind::ShardSilent])
 }
 
 fn health() -> Operation {

@@ -11,7 +11,7 @@ use hyper::body::Body;
 
 use super::guard::Guard;
 use super::metrics::{Form, Metrics};
-use super::{device_list, events, openapi, ready, views};
+use super::{device_list, drain, events, openapi, ready, views};
 use crate::http::web::body::{self, Room, Whole};
 use crate::http::web::idempotency::{KeyOwner, RequestKey, key_of};
 use crate::http::web::problem::{Kind, Problem};
@@ -43,6 +43,7 @@ pub(super) enum Route {
     Device,
     Revoke,
     Nodes,
+    Drain,
     Health,
     Ready,
     Metrics,
@@ -50,7 +51,7 @@ pub(super) enum Route {
 }
 
 impl Route {
-    pub(super) const ALL: [(&'static str, Route); 15] = [
+    pub(super) const ALL: [(&'static str, Route); 16] = [
         ("/v1/publish", Route::Publish),
         ("/v1/events", Route::Events),
         ("/v1/connections", Route::Connections),
@@ -62,6 +63,7 @@ impl Route {
         ("/v1/devices/{id}", Route::Device),
         ("/v1/devices/{id}/revoke", Route::Revoke),
         ("/v1/nodes", Route::Nodes),
+        ("/v1/drain", Route::Drain),
         ("/healthz", Route::Health),
         ("/readyz", Route::Ready),
         ("/metrics", Route::Metrics),
@@ -75,6 +77,7 @@ impl Route {
             Route::Events | Route::Export => "GET",
             Route::Devices => "GET, HEAD, POST",
             Route::Connection => "GET, HEAD, DELETE",
+            Route::Drain => "GET, HEAD, POST, DELETE",
             Route::Connections
             | Route::Topics
             | Route::Presence
@@ -101,6 +104,7 @@ impl Route {
             | Route::Device
             | Route::Revoke
             | Route::Nodes
+            | Route::Drain
             | Route::Health
             | Route::Ready
             | Route::Metrics
@@ -178,6 +182,9 @@ impl Routes {
         }
         if *method == Method::DELETE {
             Query::parse(head.uri.query(), &[])?;
+            if route == Route::Drain {
+                return drain::cancel(&self.handle).await;
+            }
             return views::close(&self.handle, id).await;
         }
         self.look(route, id, head).await
@@ -215,6 +222,9 @@ impl Routes {
             .await;
         }
         let body = self.read(head, body).await?;
+        if route == Route::Drain {
+            return drain::begin(&self.handle, &body.bytes);
+        }
         views::revoke(&self.handle, id, &body.bytes).await
     }
 
@@ -245,6 +255,7 @@ impl Routes {
             Route::Devices => device_list::list(&self.handle, query).await,
             Route::Export => device_list::export(&self.handle),
             Route::Nodes => views::nodes(&self.handle).await,
+            Route::Drain => Ok(drain::look(&self.handle)),
             Route::Device => views::device(&self.handle, id).await,
             Route::Health => Ok(text("ok\n")),
             Route::Metrics => {

@@ -98,14 +98,12 @@ pub(crate) fn bind(
     Ok((listener, buffers))
 }
 
-/// Accepts until the gateway drains.
+/// Accepts until the gateway shuts down.
 pub(crate) async fn run(shared: Arc<SharedState>, listener: Listener, door: Door) {
     let _watch = Watch { shared: Arc::clone(&shared), addr: listener.get_ref().local_addr().ok() };
-    let mut draining = shared.draining.subscribe();
     tokio::select! {
         () = accept(&shared, &listener, &door) => {}
-        // The shared state holds the sender, so this ends only by draining.
-        _ = draining.wait_for(|is_draining| *is_draining) => {}
+        () = shared.drains.ending() => {}
     }
 }
 
@@ -273,7 +271,7 @@ struct Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        if let Some(addr) = self.addr.filter(|_| !self.shared.is_draining()) {
+        if let Some(addr) = self.addr.filter(|_| !self.shared.drains.is_ending()) {
             self.shared.readiness.end_listener(addr);
         }
     }

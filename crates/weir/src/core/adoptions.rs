@@ -64,8 +64,8 @@ struct Inner {
 
 impl PendingAdoptions {
     /// Offers a connection to the shard that the credit belongs to. It returns the connection if
-    /// the shard has been told to drain. That command follows [`PendingAdoptions::close`], so no
-    /// offer comes after it.
+    /// the shard has been told to close all. That command follows [`PendingAdoptions::close`], so no
+    /// offer comes after it, until [`PendingAdoptions::open`].
     ///
     /// The shard still sleeps afterwards. `Ok(true)` tells the caller to wake it with
     /// [`PendingAdoptions::ring`], for all offers until then.
@@ -122,6 +122,11 @@ impl PendingAdoptions {
     /// Ends the offers.
     pub(crate) fn close(&self) {
         self.lock().closed = true;
+    }
+
+    /// Permits offers again.
+    pub(crate) fn open(&self) {
+        self.lock().closed = false;
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {

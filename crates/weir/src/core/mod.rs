@@ -2,6 +2,7 @@
 //! events, the gateway handle.
 
 pub(crate) mod adoptions;
+pub(crate) mod drain;
 pub(crate) mod events;
 pub(crate) mod handle;
 pub(crate) mod idempotency;

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use weir_broker::EventHandler;
 use weir_engine::{Engine, Mailbox, OwnNode};
 
@@ -16,6 +16,7 @@ use crate::base::mailboxes::Mailboxes;
 use crate::base::model::TopicInfo;
 use crate::cluster::{BrokerEvents, Cluster, ClusterSettings, OpenBroker};
 use crate::core::adoptions::PendingAdoptions;
+use crate::core::drain::Drains;
 use crate::core::events::Bus;
 use crate::core::idempotency::Idempotency;
 use crate::core::node::ClusterNode;
@@ -24,7 +25,7 @@ use crate::limits::http_ledger::HttpShare;
 use crate::limits::rates::Rates;
 use crate::observe::access::AccessLog;
 use crate::observe::counters::Counters;
-use crate::observe::readiness::{Board, Part, PartState};
+use crate::observe::readiness::Board;
 use crate::provisioning::activation::Activator;
 use crate::provisioning::device_store::DeviceStore;
 use crate::tls;
@@ -59,10 +60,9 @@ pub(crate) struct SharedState {
     /// Present if devices may activate here.
     pub(crate) activator: Option<Activator>,
     pub(crate) readiness: Board,
-    /// Becomes true once, in [`SharedState::begin_drain`]; then the gateway accepts nothing new.
+    /// Whether the gateway admits nothing new: it ends, or is being emptied.
     pub(crate) draining: watch::Sender<bool>,
-    /// A permit for each shard that has closed all its connections.
-    pub(crate) drained: Semaphore,
+    pub(crate) drains: Drains,
     config: Config,
     engine: Engine,
     mailboxes: Arc<Mailboxes>,
@@ -167,7 +167,7 @@ impl SharedState {
             device_store,
             activator,
             draining,
-            drained: Semaphore::new(0),
+            drains: Drains::new(shards),
             engine,
             mailboxes,
             counters,
@@ -216,17 +216,6 @@ impl SharedState {
 
     pub(crate) fn is_ready(&self) -> bool {
         self.readiness.is_ready()
-    }
-
-    /// The gateway accepts nothing new from now on.
-    pub(crate) fn begin_drain(&self) {
-        self.draining.send_replace(true);
-        let cause = "the gateway closes its connections and ends".to_owned();
-        self.readiness.set(Part::Drain, PartState::Failed, Some(cause));
-    }
-
-    pub(crate) fn is_draining(&self) -> bool {
-        *self.draining.borrow()
     }
 
     /// The next message's id: the milliseconds at the start of the server, above a count. Ids of

@@ -16,7 +16,7 @@ use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 use weir_engine::datagrams::DatagramBuffers;
 use weir_engine::{
-    Budget, Command, ConnId, Engine, Front, OwnNode, ShardSettings, Transport, Urgent,
+    Budget, ConnId, DrainWhat, Engine, Front, OwnNode, ShardSettings, Transport, Urgent,
 };
 
 use crate::auth::jwt::{self, JwtKeyError};
@@ -35,7 +35,7 @@ use crate::http::{self, Edge};
 use crate::observe::access::AccessLogError;
 use crate::tls::{Development, TlsError};
 use crate::{
-    admin, base::frames, base::mailboxes, limits::admission, provisioning::activation, tls, udp,
+    admin, base::frames, core::drain, limits::admission, provisioning::activation, tls, udp,
 };
 use builder::Depths;
 pub use builder::GatewayBuilder;
@@ -236,7 +236,7 @@ impl Gateway {
     pub async fn shutdown(mut self) {
         let over = self.shared.config().connection.drain_timeout;
         info!(connections = self.shared.devices.connection_count(), ?over, "draining");
-        self.shared.begin_drain();
+        let number = self.shared.begin_shutdown();
         while self.listeners.join_next().await.is_some() {}
         if let Some(udp) = self.udp.take()
             && spawn_blocking(|| udp.finish()).await.is_err()
@@ -246,7 +246,7 @@ impl Gateway {
         if let Some(edge) = &self.edge {
             edge.drain();
         }
-        let drained = timeout(over + DRAIN_GRACE, self.drain(over)).await;
+        let drained = timeout(over + DRAIN_GRACE, self.drain(number, over)).await;
         if drained.is_err() {
             warn!("not all connections closed in time");
         }
@@ -281,7 +281,7 @@ impl Gateway {
         info!("stopped");
     }
 
-    async fn drain(&self, over: Duration) {
+    async fn drain(&self, number: u32, over: Duration) {
         // Accepted messages leave before the goodbyes.
         let left = async {
             while !self.shared.router.end_ticks() {
@@ -291,20 +291,11 @@ impl Gateway {
         if timeout(TICK_GRACE, left).await.is_err() {
             warn!("not all ticks could leave: a mailbox or the byte budget is full");
         }
-        for (adoptions, mailbox) in self.shared.adoptions.iter().zip(self.shared.mailboxes().iter())
-        {
-            adoptions.close();
-            let drain = Command::Drain {
-                over,
-                retry_after_ms: frames::RETRY_AFTER_MS,
-                seed: rand::random(),
-            };
-            mailboxes::push(mailbox, drain).await;
-        }
-        let shards =
-            u32::try_from(self.shared.mailboxes().len()).expect("there are at most 256 shards");
-        // The semaphore is never closed.
-        let _ = self.shared.drained.acquire_many(shards).await;
+        let open = self.shared.open_connections();
+        // Up to a thousand a second are not spread.
+        let each = |open| (DrainWhat::All, over.min(Duration::from_millis(open)));
+        self.shared.drain_shards(number, &open, each).await;
+        self.shared.drains.wait_for_shards(number).await;
         // Tasks of unsettled connections send their goodbyes, and end with the runtime.
         let spoken_with = || self.edge.as_ref().map_or(0, |edge| edge.connection_count());
         while self.shared.counters().unsettled() + spoken_with() > 0 {
@@ -323,7 +314,7 @@ impl Gateway {
 
 impl Drop for Gateway {
     fn drop(&mut self) {
-        self.shared.begin_drain();
+        self.shared.begin_shutdown();
         self.shared.events.close();
         self.stop_shards();
     }
@@ -511,6 +502,7 @@ fn launch(
         let shared = Arc::clone(&shared);
         services.spawn(async move { shared.router.run_ticks(ticker).await });
     }
+    services.spawn(drain::run(Arc::clone(&shared)));
     services.spawn(admission::maintain(Arc::clone(&shared.admission)));
     services.spawn(maintain_activations(Arc::clone(&shared)));
     services.spawn(tell_seen(Arc::clone(&shared)));

@@ -78,7 +78,9 @@ impl Edge {
     pub(crate) fn start(handle: &Handle, threads: &Threads) -> Arc<Edge> {
         let edge = Arc::new(Edge::new(handle, threads));
         let watching = Arc::clone(&edge);
-        edge.turns.next().spawn(async move { watching.registry.watch().await });
+        edge.turns
+            .next()
+            .spawn(async move { watching.registry.watch(&watching.shared.drains).await });
         edge
     }
 

@@ -5,12 +5,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use rand::RngExt;
 use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::connection::{HttpConnection, Terms};
 use super::orders::Order;
 use crate::base::config::Config;
+use crate::core::drain::{DrainPace, Drains};
 use crate::limits::http_ledger::HttpShare;
 use crate::observe::counters::ConnectRefuseCause;
 use crate::observe::counters::http::End;
@@ -36,7 +38,17 @@ pub(crate) struct Registry {
 struct Members {
     connections: Vec<Arc<HttpConnection>>,
     is_draining: bool,
+    drained: Drained,
     /// The index at which the next search for a silent connection begins.
+    cursor: usize,
+}
+
+/// How many connections the newest drain of the node has told to end.
+#[derive(Debug, Default)]
+struct Drained {
+    number: u32,
+    told: u64,
+    /// The index at which the next search for a connection to tell begins.
     cursor: usize,
 }
 
@@ -108,8 +120,9 @@ impl Registry {
         }
     }
 
-    /// Advances the clock, and ends the connections whose time is over. Never returns.
-    pub(super) async fn watch(&self) {
+    /// Advances the clock, and ends the connections whose time is over. `drains` tells how many
+    /// connections have to be drained. Never returns.
+    pub(super) async fn watch(&self, drains: &Drains) {
         let mut clock = interval(weir_engine::TICK);
         // After a pause of the process the missed ticks do not follow at once, because the peers
         // waited for us.
@@ -123,6 +136,9 @@ impl Registry {
             let now = self.now.load(Ordering::Relaxed).saturating_add(1);
             self.now.store(now, Ordering::Relaxed);
             self.look(now);
+            if let Some(pace) = drains.pace() {
+                self.lock().drain(&pace);
+            }
         }
     }
 
@@ -168,6 +184,30 @@ impl Members {
             self.cursor = 0;
         }
         longest
+    }
+
+    /// Tells as many connections as are due by now to end when they have no request in progress.
+    ///
+    /// The first one is chosen at random, and its neighbours follow. Places change when connections
+    /// go, so at the end of a drain of all, every connection is told.
+    fn drain(&mut self, pace: &DrainPace) {
+        let open = self.connections.len();
+        if self.drained.number != pace.number {
+            let cursor = rand::rng().random_range(0..open.max(1));
+            self.drained = Drained { number: pace.number, told: 0, cursor };
+        }
+        let Drained { told, cursor, .. } = &mut self.drained;
+        for _ in 0..open {
+            if *told >= pace.due {
+                return;
+            }
+            let orders = &self.connections[*cursor % open].orders;
+            *cursor = (*cursor + 1) % open;
+            if orders.order().is_none() {
+                orders.tell(Order::Drain);
+                *told += 1;
+            }
+        }
     }
 
     /// Ends connections until they give back `excess` bytes. It begins with those that have held

@@ -390,6 +390,11 @@ impl Gateway {
                     ([("part", part.part.name()), ("state", state.name())], u64::from(part.state == state))
                 })
             }),
+        )?;
+        to.gauge(
+            "weir_draining",
+            "Whether the node is not ready because of a drain, or because it shuts down: 1, or 0.",
+            u64::from(self.handle.shared().drains.is_active()),
         )
     }
 

@@ -4,6 +4,7 @@ mod broken_off;
 mod cluster;
 mod device;
 mod devices;
+mod drain;
 mod endings;
 mod http;
 mod openmetrics;
@@ -100,6 +101,7 @@ async fn a_method_that_a_path_does_not_know_is_told_those_it_does() {
         ("POST /v1/connections/00000000000000ff", "GET, HEAD, DELETE"),
         ("DELETE /v1/devices/a", "GET, HEAD"),
         ("GET /v1/devices/a/revoke", "POST"),
+        ("PUT /v1/drain", "GET, HEAD, POST, DELETE"),
         ("OPTIONS /v1/topics", "GET, HEAD"),
         ("POST /metrics", "GET, HEAD"),
     ] {

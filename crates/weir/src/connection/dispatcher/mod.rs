@@ -169,7 +169,7 @@ impl Dispatcher {
                 self.shared.router.resume_refused(conn, topic, resume);
             }
             Report::Retired { topic } => self.shared.router.retired(topic),
-            Report::Drained => self.shared.drained.add_permits(1),
+            Report::Drained { number } => self.shared.drains.note_ended(self.shard, number),
         }
     }
 

@@ -67,7 +67,7 @@ struct Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        if !self.shared.is_draining() {
+        if !self.shared.drains.is_ending() {
             error!(
                 shard = self.shard,
                 "a shard has stopped by itself: the gateway is not ready any more"

@@ -150,7 +150,7 @@ pub(crate) fn cost(report: &Report) -> usize {
         | Report::ResumeRefused { .. }
         | Report::Closed { .. }
         | Report::Retired { .. }
-        | Report::Drained => 0,
+        | Report::Drained { .. } => 0,
     }
 }
 

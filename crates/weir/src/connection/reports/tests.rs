@@ -17,13 +17,13 @@ fn received(bytes: usize) -> Report {
 #[tokio::test]
 async fn a_full_queue_gives_back_and_is_noted() {
     let (mut reporter, mut reports) = queue(2);
-    assert!(reporter.try_report(Report::Drained).is_ok());
-    assert!(reporter.try_report(Report::Drained).is_ok());
+    assert!(reporter.try_report(Report::Drained { number: 1 }).is_ok());
+    assert!(reporter.try_report(Report::Drained { number: 1 }).is_ok());
     assert!(!reports.room.take_awaited());
-    assert!(reporter.try_report(Report::Drained).is_err());
+    assert!(reporter.try_report(Report::Drained { number: 1 }).is_err());
     reports.queue.recv().await;
     assert!(reports.room.take_awaited());
-    assert!(reporter.try_report(Report::Drained).is_ok());
+    assert!(reporter.try_report(Report::Drained { number: 1 }).is_ok());
 }
 
 #[tokio::test]
@@ -33,7 +33,7 @@ async fn frames_from_devices_have_a_bound_and_the_rest_passes_them() {
     assert!(reporter.try_report(received(2 * RECEIVED_BYTES_MAX)).is_ok());
     assert!(reporter.try_report(received(1)).is_err());
     assert!(reports.room.take_awaited());
-    assert!(reporter.try_report(Report::Drained).is_ok());
+    assert!(reporter.try_report(Report::Drained { number: 1 }).is_ok());
     let first = reports.queue.recv().await.unwrap();
     assert!(reporter.try_report(received(1)).is_err(), "taken is not carried out");
     reports.room.give(cost(&first));
@@ -48,5 +48,5 @@ async fn frames_from_devices_have_a_bound_and_the_rest_passes_them() {
 fn nobody_is_left_to_tell() {
     let (mut reporter, reports) = queue(1);
     drop(reports);
-    assert!(reporter.try_report(Report::Drained).is_ok());
+    assert!(reporter.try_report(Report::Drained { number: 1 }).is_ok());
 }

@@ -9,6 +9,7 @@ use weir_engine::{ConnId, ConnectionInfo, Engine};
 use crate::base::config::Config;
 use crate::base::mailboxes::Publisher;
 use crate::base::model::{Publication, PublishError, TopicInfo};
+use crate::core::drain::{DrainError, DrainInfo, DrainOptions};
 use crate::core::events::{EventCounts, EventFilter, Events};
 use crate::core::publishing::Publishing;
 use crate::core::state::SharedState;
@@ -117,6 +118,28 @@ impl Handle {
     /// at most `limit`.
     pub fn topics(&self, prefix: &str, after: Option<&str>, limit: usize) -> Vec<TopicInfo> {
         self.shared.topics(prefix, after, limit)
+    }
+
+    /// Begins to drain the node: it tells its connections to come back elsewhere, and delivers to
+    /// the others. Without this, [`crate::Gateway::shutdown`] drains it when it ends.
+    ///
+    /// Errors: options beyond their limits, or a drain that goes on.
+    /// Cost: returns at once. A task of the gateway carries the drain out.
+    pub fn drain(&self, options: DrainOptions) -> Result<DrainInfo, DrainError> {
+        self.shared.drain(options)
+    }
+
+    /// How far the last drain is.
+    pub fn drain_info(&self) -> DrainInfo {
+        self.shared.drain_info()
+    }
+
+    /// Cancels the drain, if there is one: no further connection is closed, and new ones are
+    /// admitted.
+    ///
+    /// Errors: a shard does not answer. It ends the drain as soon as it can.
+    pub async fn cancel_drain(&self) -> Result<DrainInfo, ShardSilent> {
+        self.shared.cancel_drain().await
     }
 
     /// Whether the gateway listens, does not drain, and has all its shards and, if configured, a

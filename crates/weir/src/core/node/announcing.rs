@@ -42,7 +42,7 @@ pub(crate) struct NodeAbout {
     /// Of the classes of topics, the same at nodes whose classes are the same: 16 hexadecimal digits.
     #[serde(default)]
     settings: String,
-    /// Whether it closes its connections to end.
+    /// Whether it is being emptied, or ends.
     #[serde(default)]
     draining: bool,
     /// How long it has run.
@@ -108,6 +108,11 @@ pub(crate) fn settings_differ(nodes: &[NodeInfo]) -> bool {
 }
 
 impl ClusterNode {
+    /// Announces this node now, as something has changed.
+    pub(in crate::core) fn announce_soon(&self) {
+        self.announcing.soon();
+    }
+
     /// Announces this node again and again, until the gateway ends.
     pub(super) async fn run_announcing(&self, shared: &SharedState) {
         let interval = shared.config().cluster.node_ttl / 3;
@@ -169,7 +174,7 @@ impl SharedState {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             connections: u64::try_from(self.devices.connection_count()).unwrap_or(u64::MAX),
             settings: settings(self.config()),
-            draining: self.is_draining(),
+            draining: self.drains.is_active(),
             uptime_s: self.admission.uptime().as_secs(),
             presence_unlisted: self.router.unlisted_count() as u64,
         }

@@ -22,6 +22,7 @@ use weir_engine::{Budget, Share};
 
 use super::super::connection::HttpConnection;
 use super::super::leaving::Leaving;
+use super::super::orders::Order;
 use super::super::piece::{Held, Piece};
 use super::events::EventsUpgrade;
 use crate::connection::opening;
@@ -41,6 +42,7 @@ pub(crate) struct Relayed {
     /// The pieces that have not left. A pause does not reset the stream: the shard decides when a
     /// reader is too slow.
     leaving: Arc<Leaving>,
+    connection: Arc<HttpConnection>,
     _descriptor: Descriptor,
 }
 
@@ -100,7 +102,8 @@ pub(crate) async fn relay(
     let from = Arc::new(from);
     BEGUN.set(Some(Box::pin(watch(Arc::clone(&from), shared.config().connection.stall_timeout))));
     let (charge, leaving) = (Arc::new(charge), Leaving::new(&connection.edge));
-    Ok(response.map(|()| Relayed { from, charge, leaving, _descriptor }))
+    let connection = Arc::clone(connection);
+    Ok(response.map(|()| Relayed { from, charge, leaving, connection, _descriptor }))
 }
 
 /// Waits for the end of the shard's side, and then for the time that the client has.
@@ -144,6 +147,10 @@ impl Relayed {
                 // The shard has ended its side. Its last event said why.
                 Ok(0) | Err(_) => {
                     ready!(self.leaving.poll_gone(cx));
+                    // A reader that comes back over the same connection would not go elsewhere.
+                    if self.connection.edge.shared.drains.pace().is_some() {
+                        self.connection.orders.tell(Order::Drain);
+                    }
                     return Poll::Ready(None);
                 }
             }

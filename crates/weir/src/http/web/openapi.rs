@@ -155,6 +155,12 @@ impl Operation {
         self.body(schema.into(), Required::True)
     }
 
+    /// A JSON body that may be left out.
+    pub(crate) fn may_take<T: ToSchema>(mut self) -> Self {
+        let schema = add::<T>(&mut self.schemas);
+        self.body(schema.into(), Required::False)
+    }
+
     /// A text body of one of these media types.
     pub(crate) fn body_text(self, content_types: &[&str]) -> Self {
         let mut body = RequestBodyBuilder::new().required(Some(Required::True));

@@ -62,6 +62,8 @@ pub(crate) enum Kind {
     Uncertain,
     /// A message with the same idempotency key is on its way.
     InProgress,
+    /// The node is being drained, or has been.
+    DrainRunning,
     /// The broker cannot be reached, or refuses: nothing was published.
     BrokerUnavailable,
     /// There are too many request bodies at once.
@@ -140,6 +142,7 @@ impl Kind {
             Kind::InProgress => {
                 ("in-progress", "The first request with this key goes on", S::CONFLICT)
             }
+            Kind::DrainRunning => ("drain-running", "The node is drained already", S::CONFLICT),
             Kind::BrokerUnavailable => {
                 ("broker-unavailable", "The cluster's broker cannot be reached", UNAVAILABLE)
             }

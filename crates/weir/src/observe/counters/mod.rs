@@ -626,7 +626,7 @@ impl ConnectRefuseCause {
             ConnectRefuseCause::Handshakes => "tls.handshake_queue_max",
             ConnectRefuseCause::Mailbox => "threads.shards",
             ConnectRefuseCause::ProxyHeader => "listen.proxy_networks",
-            ConnectRefuseCause::Draining => "none: it shuts down",
+            ConnectRefuseCause::Draining => "none: it shuts down, or is drained",
         }
     }
 

@@ -37,7 +37,7 @@ weir_wire::named_enum! {
         Listeners = "listeners",
         /// The threads that hold connections.
         Shards = "shards",
-        /// Failed while the gateway closes its connections to end.
+        /// Failed while the gateway closes its connections, or has been emptied.
         Drain = "drain",
         /// The store of devices and tokens, if there is one.
         Store = "store",
@@ -196,7 +196,7 @@ impl State {
             return;
         }
         known.since_ms = unix_millis();
-        // The start and the end of the program have their own log lines.
+        // Starts and drains have their own log lines.
         if part == Part::Drain || is_fresh && state == PartState::Ok {
             return;
         }

@@ -82,7 +82,8 @@ fn answer(router: &Router, shard: &mut Shard, mut between: impl FnMut(u64)) -> A
             | Command::Broadcast(_)
             | Command::Evict(..)
             | Command::Retire(_)
-            | Command::Drain { .. }) => panic!("not expected: {other:?}"),
+            | Command::Drain(_)
+            | Command::EndDrain(_)) => panic!("not expected: {other:?}"),
         }
     }
 }

@@ -235,7 +235,8 @@ impl Shard {
             | Command::Broadcast(_)
             | Command::Evict(..)
             | Command::Welcome(..)
-            | Command::Drain { .. }) => panic!("the router does not push {other:?}"),
+            | Command::Drain(_)
+            | Command::EndDrain(_)) => panic!("the router does not push {other:?}"),
         }
         self.mailbox.return_credit(kind);
         true
