@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::{Context, bail};
 
 use crate::process::{cargo, output, program, run as run_command};
+use crate::scaling;
 
 /// Documents that a program writes: the file, and the arguments of `weir` that print it. Files that
 /// do not exist are skipped.
@@ -18,6 +19,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
         fs::write(root.join(path), text).with_context(|| format!("cannot write {path}"))?;
         println!("wrote {path}");
     }
+    scaling::run(root)?;
     run_command(&mut cargo(root, "doc --locked --workspace --lib --no-deps"))?;
     println!("open target/doc/weir/index.html");
     Ok(())
@@ -32,7 +34,7 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<()> {
             bail!("{path} is out of date: run cargo xtask docs");
         }
     }
-    Ok(())
+    scaling::check(root)
 }
 
 /// Runs rustdoc on everything with `flags`, including private items, because their links are

@@ -13,6 +13,7 @@ mod maven;
 mod process;
 mod python;
 mod rules;
+mod scaling;
 mod sdk;
 mod slowest;
 mod steps;
@@ -36,6 +37,7 @@ commands:
   chaos [FAULT…]           have faults happen to a cluster of real processes, as tests/tests/chaos.rs names them
                            (--times 10 --clients 3000 --rate 300 --topics 50 --races 10000)
   docs                     write the generated documents and the Rust documentation
+  scaling                  simulate losses of nodes, and write docs/scaling.md and docs/scaling.svg
 ";
 
 fn main() -> ExitCode {
@@ -64,6 +66,7 @@ fn run(words: &[&str]) -> anyhow::Result<()> {
         }
         ["chaos", words @ ..] => chaos::run(&root, &chaos::Plan::read(words)?),
         ["docs"] => docs::run(&root),
+        ["scaling"] => scaling::run(&root),
         ["help" | "--help" | "-h"] => {
             print!("{USAGE}");
             Ok(())
