@@ -14,8 +14,7 @@ use tokio::time::Instant;
 
 use super::keys::is_topic;
 use super::requests::Lane;
-use super::scripts::ADOPT;
-use super::topics::new_epoch;
+use super::scripts::{ADOPT, new_epoch};
 use super::values;
 
 /// The ids of the primaries' data sets, of those that answer soon.
@@ -52,7 +51,7 @@ fn data_set<'a>(info: &'a str, cluster: &str) -> Option<&'a str> {
 pub(super) fn adoption(refused: &Cmd, data_sets: &[String]) -> Cmd {
     let texts = refused.args_iter().filter_map(|arg| match arg {
         Arg::Simple(bytes) => Some(bytes),
-        _ => None,
+        Arg::Cursor | _ => None,
     });
     // Behind the word, the script's hash and the number of keys.
     let mut words = texts.skip(2);
@@ -86,7 +85,7 @@ mod tests {
         let adoption = adoption(&refused, &["one".to_owned(), "two".to_owned()]);
         let words = adoption.args_iter().filter_map(|arg| match arg {
             Arg::Simple(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
-            _ => None,
+            Arg::Cursor | _ => None,
         });
         let words: Vec<String> = words.collect();
         assert_eq!((words[2].as_str(), &words[3]), ("1", &topic));

@@ -263,8 +263,8 @@ fn page(answer: &Value, limit: usize) -> Result<MemberPage, String> {
     })
 }
 
-/// Members at once: if each replaces another one, their event is full.
-pub(super) const PIECE: usize = Event::MEMBERS_MAX / 2;
+/// Members at once: if each replaces one of this stay and one of the stay before, their event is full.
+pub(super) const PIECE: usize = Event::MEMBERS_MAX / 3;
 /// Up to so many devices those that are at several nodes count once. To tell them apart takes Redis a microsecond each,
 /// for every page.
 const TOLD_APART_MAX: usize = 2000;

@@ -89,3 +89,8 @@ impl Script {
         hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
     }
 }
+
+/// A number that no epoch had before: by chance, as two Redis may not know of each other.
+pub(super) fn new_epoch() -> u64 {
+    rand::random::<u64>().max(1)
+}

@@ -6,7 +6,7 @@ use redis::{Cmd, Value};
 
 use super::client::Client;
 use super::keys::Place;
-use super::scripts::{PUBLISH, READ, TOPS};
+use super::scripts::{PUBLISH, READ, TOPS, new_epoch};
 use super::servers::Request;
 use super::values::{array, damaged, number, text};
 use crate::contract::{Error, Published};
@@ -172,11 +172,6 @@ fn history(answer: &Value) -> Result<History, String> {
     };
     let messages = messages.chunks(2).map(message).collect::<Result<_, _>>()?;
     Ok(History { top, first: number(first)?, began: number(began)?, messages })
-}
-
-/// A number that no epoch had before: by chance, as two Redis may not know of each other.
-pub(super) fn new_epoch() -> u64 {
-    rand::random::<u64>().max(1)
 }
 
 fn millis(time: Duration) -> u64 {

@@ -310,8 +310,11 @@ async fn a_primary_that_is_killed_is_replaced_by_its_replica() {
         };
         assert_eq!((published.epoch, published.positions[0].offset), (before.epoch, 2));
     }
+    let mut id = 1;
     let published = loop {
-        let answer = broker.publish(vec![batch(&topics[0][0], 2, &["b"])]).await;
+        // A batch again would have the answer that it had when nobody was subscribed.
+        id += 1;
+        let answer = broker.publish(vec![batch(&topics[0][0], id, &["b"])]).await;
         match answer.expect("an answer").remove(0) {
             Ok(published) if published.nodes == 1 => break published,
             Ok(_) | Err(Error::Unavailable(_) | Error::Uncertain(_)) => {

@@ -68,7 +68,8 @@ async fn a_claim_that_comes_late_does_not_count_for_newer() {
         two.claim(newer).await
     };
     let (late, newer) = tokio::join!(one.claim(late), newer);
-    (late.expect("claimed"), newer.expect("claimed"));
+    late.expect("claimed");
+    newer.expect("claimed");
     proxy.heal();
     heard_one.take(|event| *event == evicted("d", 3)).await;
     assert_eq!(sync(&one, &two, &heard_two).await, []);
