@@ -5,7 +5,7 @@ use std::io::Read;
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::AsFd;
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -156,7 +156,6 @@ impl<'a> Caller<'a> {
         let mut redis = Redis::connect(plan.addr)?;
         redis.send(&script.load())?;
         redis.skip(1)?;
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let topics: Vec<Name> =
             plan.topics.iter().map(|topic| Name::from(topic.as_str())).collect();
         if topics.is_empty() {
@@ -166,7 +165,7 @@ impl<'a> Caller<'a> {
             plan,
             script,
             redis,
-            next_id: u64::try_from(since.as_micros()).context("the clock is wrong")?,
+            next_id: clock::realtime_ns(),
             next_topic: topics.len() * number as usize / plan.connections.max(1) as usize,
             topics,
             number,

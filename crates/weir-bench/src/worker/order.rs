@@ -235,14 +235,14 @@ mod tests {
     fn all_readers_get_the_same_messages_one_by_one() {
         let (mut order, mut places) = (Order::new(1, 32), [Some(0); 2]);
         for place in &mut places {
-            for offset in 1..=3 {
-                let brought = take(&mut order, place, &body(offset, 5 + offset as u32)).unwrap();
+            for (offset, seq) in (1..=3).zip(6..) {
+                let brought = take(&mut order, place, &body(offset, seq)).unwrap();
                 let expected = Brought { sent_ns: vec![77], offset, ..Brought::default() };
                 assert_eq!(brought, expected);
             }
         }
         let mut expected = Seen::default();
-        (1..=3).for_each(|offset| expected.add(offset, 0, 5 + offset as u32));
+        (1..=3).zip(6..).for_each(|(offset, seq)| expected.add(offset, 0, seq));
         assert_eq!(order.seen(), [(0, expected)]);
     }
 
@@ -275,7 +275,8 @@ mod tests {
     #[test]
     fn what_comes_together_counts_one_by_one() {
         let (mut order, mut one, mut other) = (Order::new(1, 32), Some(0), Some(0));
-        let frames: Vec<Vec<u8>> = (1..=3).map(|offset| whole(offset, offset as u32)).collect();
+        let frames: Vec<Vec<u8>> =
+            (1..=3).zip(1..).map(|(offset, seq)| whole(offset, seq)).collect();
         take(&mut order, &mut one, &body(1, 1)).unwrap();
         let parts: Vec<(u64, &[u8])> = (1..).zip(&frames).map(|(at, f)| (at, &f[..])).collect();
         let mut batch = Vec::new();
@@ -283,8 +284,8 @@ mod tests {
         let batch = frame::decode(&batch, usize::MAX).unwrap().unwrap().0.to_vec();
         let brought = take(&mut order, &mut other, &batch).unwrap();
         assert_eq!((brought.sent_ns.len(), brought.offset, brought.fault), (3, 3, None));
-        for offset in 2..=4 {
-            let brought = take(&mut order, &mut one, &body(offset, offset as u32)).unwrap();
+        for (offset, seq) in (2..=4).zip(2..) {
+            let brought = take(&mut order, &mut one, &body(offset, seq)).unwrap();
             assert_eq!((brought.offset, brought.fault), (offset, None));
         }
         assert_eq!(order.seen()[0].1.last, 4);

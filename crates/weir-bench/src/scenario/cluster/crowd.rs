@@ -126,6 +126,17 @@ fn fill(report: &mut Report, (quiet, storm): (&Round, &Round), returned: &Totals
     ] {
         report.figure(name, stayed(round).and_then(|lags| lags.quantile_ms(quantile)));
     }
+    for (name, round, quantile) in [
+        ("quiet_answer_p99_ms", quiet, 0.99),
+        ("answer_p99_ms", storm, 0.99),
+        ("answer_max_ms", storm, 1.0),
+    ] {
+        report.figure(name, round.published.answers.quantile_ms(quantile));
+    }
+    report.figure("quiet_gateway_cpu_seconds", Some(quiet.cpu.as_secs_f64()));
+    report.figure("gateway_cpu_seconds", Some(storm.cpu.as_secs_f64()));
+    report.figure("quiet_redis_cpu_seconds", Some(quiet.redis.cpu.as_secs_f64()));
+    report.figure("redis_cpu_seconds", Some(storm.redis.cpu.as_secs_f64()));
     for (name, round) in [("quiet_redis", quiet), ("crowd_redis", storm)] {
         let redis = &round.redis;
         report.set(

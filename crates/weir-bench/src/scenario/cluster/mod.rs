@@ -151,7 +151,7 @@ impl Contest<'_> {
     fn turn(&mut self, round: u32, time: Duration, report: &mut Report) -> Result<Turn> {
         let pace = Pace { rate: self.args.rate, time };
         let what = format!("round {round}");
-        let is_second = round % 2 == 0;
+        let is_second = round.is_multiple_of(2);
         let mut alone = None;
         if is_second {
             alone = self.alone(pace, &what, report)?;
@@ -222,6 +222,16 @@ impl Bare {
     fn us_per_message(&self) -> Option<f64> {
         per(self.redis.cpu, self.tally.messages)
     }
+
+    fn shown(&self) -> Value {
+        json!({
+            "us_per_message": self.us_per_message().map(milli),
+            "messages": self.tally.messages,
+            "calls": self.tally.calls,
+            "redis_reads": self.redis.reads,
+            "redis_writes": self.redis.writes,
+        })
+    }
 }
 
 fn fill(report: &mut Report, args: &ClusterArgs, turns: &[Turn]) {
@@ -286,6 +296,8 @@ fn fill_comparison(report: &mut Report, args: &ClusterArgs, turns: &[Turn]) {
     );
     report.figure("redis_ratio", of(&redis_ratio));
     report.figure("redis_ratio_min", least(&redis_ratio));
+    report.figure("redis_ratio_flat_out", of(&flat_out_ratio));
+    report.figure("redis_ratio_flat_out_min", least(&flat_out_ratio));
     report.figure("delivery_ratio", of(&delivery_ratio));
     report.figure("delivery_ratio_min", least(&delivery_ratio));
     for (quantile, bare, added, multiple) in [
@@ -320,6 +332,10 @@ fn redis_ratio(cluster: &Round, rest: &Rest) -> Option<f64> {
     Some(cluster.redis_us_per_publish()? / rest.script.us_per_message()?)
 }
 
+fn flat_out_ratio(cluster: &Round, rest: &Rest) -> Option<f64> {
+    Some(cluster.redis_us_per_publish()? / rest.script_flat_out.us_per_message()?)
+}
+
 fn delivery_ratio(cluster: &Round, rest: &Rest) -> Option<f64> {
     Some(cluster.cpu_us_per_delivery()? / rest.alone.cpu_us_per_delivery()?)
 }
@@ -339,11 +355,8 @@ fn shown(turn: &Turn) -> Value {
         "alone_us_per_publish": rest.and_then(|rest| rest.alone.cpu_us_per_publish()).map(milli),
         "alone_us_per_delivery": rest.and_then(|rest| rest.alone.cpu_us_per_delivery()).map(milli),
         "alone_lag_p50_ms": rest.and_then(|rest| lag(&rest.alone, 0.5)).map(milli),
-        "script_us_per_message": rest.and_then(|rest| rest.script.us_per_message()).map(milli),
-        "script_calls_per_read": rest.map(|rest| {
-            let usage = &rest.script.redis;
-            milli(real(usage.calls_of("evalsha")) / real(usage.reads.max(1)))
-        }),
+        "script": rest.map(|rest| rest.script.shown()),
+        "script_flat_out": rest.map(|rest| rest.script_flat_out.shown()),
         "bare_lag_p50_ms":
             rest.and_then(|rest| rest.lags.as_ref()?.quantile_ms(0.5)).map(milli),
         "redis_ratio": rest.and_then(|rest| redis_ratio(cluster, rest)).map(milli),

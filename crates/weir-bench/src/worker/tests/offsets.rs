@@ -78,6 +78,8 @@ fn a_gap_is_named_unless_the_client_is_told() {
     let tally = bench.collect(43, 10_000);
     assert_eq!((tally.gaps, tally.told, tally.missing), (2, 1, 0), "{tally:?}");
     let [error] = &tally.errors[..] else { panic!("{tally:?}") };
-    assert!(error.starts_with("client 1") && error.ends_with("topic bench/0: offset 43 follows 40"));
+    assert!(
+        error.starts_with("client 1") && error.ends_with("topic bench/0: offset 43 follows 40")
+    );
     bench.end();
 }
