@@ -10,6 +10,7 @@
 use anyhow::{Result, anyhow, ensure};
 use weir_tests::chaos::{Fault, Scale, race, revoke, run};
 
+#[expect(clippy::print_stdout, reason = "the figures are part of the test")]
 fn check(fault: Fault) -> Result<()> {
     let mut result = Ok(());
     run(fault, &Scale::read()?, |round| {

@@ -130,7 +130,7 @@ impl Crowd {
     pub(super) fn missing(&self) -> usize {
         let is_restless = self.is_restless.load(Ordering::SeqCst);
         let is_missing = |listener: &&Listener| {
-            !listener.is_complete() && !(is_restless && listener.stays_for.is_some())
+            !(listener.is_complete() || is_restless && listener.stays_for.is_some())
         };
         self.listeners.iter().filter(is_missing).count()
     }
@@ -246,7 +246,12 @@ impl Crowd {
             Event::Error(ServerError { code, topic, .. }) if code == "busy" => {
                 (topic, Ok(()), true)
             }
-            other => (String::new(), Err(format!("{other:?}")), false),
+            other @ (Event::Published(_)
+            | Event::Error(_)
+            | Event::Pong(_)
+            | Event::Expiring(_)
+            | Event::Goodbye(_)
+            | _) => (String::new(), Err(format!("{other:?}")), false),
         };
         if let Err(problem) = handled {
             self.note_problem(format!("{} in {topic}: {problem}", listener.name));

@@ -149,7 +149,7 @@ fn revoke_once(machines: &Machines, runtime: &Runtime, round: usize) -> Result<R
         held.push(runtime.block_on(Held::open(machines.nodes[away].tcp, name.clone()))?);
     }
     let proxy = machines.proxy(away)?;
-    if round % 2 == 0 {
+    if round.is_multiple_of(2) {
         proxy.freeze()
     } else {
         proxy.cut()

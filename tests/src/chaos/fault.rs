@@ -163,10 +163,11 @@ impl Machines {
         }
         match &mut self.broker {
             Broker::Single(redis, proxies) => {
-                let hit = match fault {
-                    // Others must go on, or nothing is outgrown.
-                    Fault::Outgrown => vec![&proxies[round % NODES]],
-                    _ => hit(proxies, round),
+                // Where others must go on, or nothing is outgrown, it is one node.
+                let hit = if fault == Fault::Outgrown {
+                    vec![&proxies[round % NODES]]
+                } else {
+                    hit(proxies, round)
                 };
                 single(fault, redis, &hit, round, scale)?;
             }
@@ -353,7 +354,7 @@ fn single(
             hit.iter().for_each(|proxy| proxy.freeze());
             pause(scale.outage);
             // Of a cable that is back, or of a firewall that has forgotten what was connected.
-            let heal = if round % 2 == 0 { Proxy::heal } else { Proxy::heal_but_forget };
+            let heal = if round.is_multiple_of(2) { Proxy::heal } else { Proxy::heal_but_forget };
             hit.iter().for_each(|proxy| heal(proxy));
         }
         Fault::NodeKilled
