@@ -72,9 +72,10 @@ fn who_comes_back_elsewhere_is_the_same_device_and_misses_nothing() {
 fn a_gap_is_named_unless_the_client_is_told() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (mut bench, mut conns) = opened(&listener);
-    conns[0].0.write_all(&push_at(5, 43)).unwrap();
+    let push = push_at(5, 43);
+    conns[0].0.write_all(&push).unwrap();
     subscribed(&mut conns[1].0, 42, false);
-    conns[1].0.write_all(&push_at(5, 43)).unwrap();
+    conns[1].0.write_all(&push).unwrap();
     let tally = bench.collect(43, 10_000);
     assert_eq!((tally.gaps, tally.told, tally.missing), (2, 1, 0), "{tally:?}");
     let [error] = &tally.errors[..] else { panic!("{tally:?}") };
