@@ -197,7 +197,7 @@ fn a_node_of_another_cluster_with_the_same_prefix_does_not_start() -> Result<()>
     let directory = tempfile::tempdir()?;
     let listen = "tcp = [\"127.0.0.1:0\"]\nhttp = []\nudp = []\nadmin = \"127.0.0.1:0\"\n";
     let cluster = format!("redis = \"{}\"\nid = \"other\"\n", redis.url());
-    let config = format!("[listen]\n{listen}[cluster]\n{cluster}");
+    let config = format!("[listen]\n{listen}[store]\nkind = \"none\"\n[cluster]\n{cluster}");
     std::fs::write(directory.path().join("weir.toml"), config)?;
     // One that is not refused would serve for ever.
     let mut command = Command::new("timeout");
