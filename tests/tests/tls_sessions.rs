@@ -150,7 +150,7 @@ fn cluster_node(authority: &Authority, redis: &Redis, cache: &str, secret: &str)
 fn begin_by_id(server: &Server, redis: &Redis, file: &Path) -> Result<String> {
     let said = begin(server, BY_ID.0, file)?;
     let id = said.split("Session-ID: ").nth(1).context("an id")?.split_whitespace().next();
-    let pattern = format!("*}}y:{}", id.context("an id")?.to_lowercase());
+    let pattern = format!("*}}e:{}", id.context("an id")?.to_lowercase());
     server.await_metrics("the session is kept", |_| {
         keys(redis, &pattern).map_or(true, |keys| !keys.is_empty())
     })?;
@@ -195,7 +195,7 @@ fn a_session_is_resumed_by_its_id_at_another_node() -> Result<()> {
     // By default nothing goes to Redis, and nothing is asked there.
     begin(&alone, BY_ID.0, &session)?;
     ensure!(is_resumed_by_id(&alone, &session)?, "not resumed where it began");
-    ensure!(keys(&redis, "*}y:*")?.is_empty(), "{:?}", keys(&redis, "*}y:*")?);
+    ensure!(keys(&redis, "*}e:*")?.is_empty(), "{:?}", keys(&redis, "*}e:*")?);
     ensure!(!is_resumed_by_id(&other, &session)?, "resumed at another node");
     ensure!(lookups(&other)? == "miss 1", "{}", lookups(&other)?);
 
