@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
+use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::admin::{Answer, Metrics};
@@ -440,4 +441,14 @@ pub fn program(name: &str) -> Result<PathBuf> {
         bail!("{} is not built: run `cargo xtask test`, or `cargo build` first", path.display());
     }
     Ok(path)
+}
+
+/// What `weir-bench` reports of a run with these arguments; it checks every answer and message itself.
+pub fn bench_report(args: &[&str]) -> Result<Value> {
+    let mut command = Command::new(program("weir-bench")?);
+    let output = command.args(args).arg("--json").stdin(Stdio::null()).output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let report = said.lines().next_back().context("a report")?;
+    ensure!(output.status.success(), "{report}");
+    Ok(serde_json::from_str(report)?)
 }

@@ -1,20 +1,12 @@
 //! The load generator's activations and publishes over HTTP, in small numbers, against the gateway.
 
-use std::process::{Command, Stdio};
-
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde_json::Value;
-use weir_tests::program;
+use weir_tests::{bench_report, program};
 
-/// What `weir-bench` reports; it checks every answer itself.
+/// What a scenario of `weir-bench` reports.
 fn bench(scenario: &str, args: &[&str]) -> Result<Value> {
-    let mut command = Command::new(program("weir-bench")?);
-    command.args([scenario, "--json", "--warm-up-ms", "50"]).args(args);
-    let output = command.stdin(Stdio::null()).output()?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    let report = said.lines().next_back().context("a report")?;
-    ensure!(output.status.success(), "{report}");
-    Ok(serde_json::from_str(report)?)
+    bench_report(&[&[scenario, "--warm-up-ms", "50"], args].concat())
 }
 
 #[test]

@@ -1,22 +1,14 @@
 //! The load generator's cluster, in small numbers, over a real Redis.
 
-use std::process::{Command, Stdio};
-
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde_json::Value;
-use weir_tests::program;
+use weir_tests::{bench_report, program};
 
-/// What `weir-bench cluster` reports; it checks every message itself.
+/// What `weir-bench cluster` reports.
 fn bench(args: &[&str]) -> Result<Value> {
     let weir = program("weir")?;
     let weir = weir.to_str().context("a path in UTF-8")?;
-    let mut command = Command::new(program("weir-bench")?);
-    command.args(["cluster", "--json", "--spawn", weir]).args(args);
-    let output = command.stdin(Stdio::null()).output()?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    let report = said.lines().next_back().context("a report")?;
-    ensure!(output.status.success(), "{report}");
-    Ok(serde_json::from_str(report)?)
+    bench_report(&[&["cluster", "--spawn", weir], args].concat())
 }
 
 #[test]

@@ -14,7 +14,7 @@ use std::thread::{self, JoinHandle};
 
 use weir_wire::hot::{Payload, Push};
 use weir_wire::v1::{
-    ClientMessage, Goodbye, ServerMessage, Subscribed, Welcome, client_message,
+    ClientMessage, Goodbye, Hello, ServerMessage, Subscribed, Welcome, client_message,
     server_message::Kind,
 };
 use weir_wire::{CloseReason, ProstMessage, frame};
@@ -106,10 +106,9 @@ fn say(conn: &mut TcpStream, kind: Kind) {
     conn.write_all(&out).unwrap();
 }
 
-/// Accepts a client, checks its `Hello` and welcomes it.
-fn welcome(listener: &TcpListener) -> TcpStream {
-    let (mut conn, peer) = listener.accept().unwrap();
-    assert!(peer.ip().to_string().starts_with("127.99."), "{peer}");
+/// Accepts a client and reads its `Hello`.
+fn greeted(listener: &TcpListener) -> (TcpStream, Hello) {
+    let (mut conn, _) = listener.accept().unwrap();
     let mut bytes = Vec::new();
     let hello = loop {
         let mut buf = [0; 1024];
@@ -120,6 +119,14 @@ fn welcome(listener: &TcpListener) -> TcpStream {
         }
     };
     let Some(client_message::Kind::Hello(hello)) = hello.kind else { panic!("{hello:?}") };
+    (conn, hello)
+}
+
+/// Accepts a client, checks its `Hello` and welcomes it.
+fn welcome(listener: &TcpListener) -> TcpStream {
+    let (mut conn, hello) = greeted(listener);
+    let peer = conn.peer_addr().unwrap();
+    assert!(peer.ip().to_string().starts_with("127.99."), "{peer}");
     assert_eq!((hello.device_id.len(), hello.token.as_str()), (24, "secret"));
     assert_eq!(hello.topics[0].topic, "bench/0");
     say(

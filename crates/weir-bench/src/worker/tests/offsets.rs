@@ -7,13 +7,7 @@ use crate::protocol::{ComeBack, Seen};
 
 /// Accepts a client and lets it go on at this offset; returns its id and the offset that it named.
 fn welcome_at(listener: &TcpListener, offset: u64, recovered: bool) -> (TcpStream, String, u64) {
-    let (mut conn, _) = listener.accept().unwrap();
-    let mut buf = [0; 1024];
-    let got = conn.read(&mut buf).unwrap();
-    let (body, _) = frame::decode(&buf[..got], 1024).unwrap().unwrap();
-    let Some(client_message::Kind::Hello(hello)) = ClientMessage::decode(body).unwrap().kind else {
-        panic!("no Hello")
-    };
+    let (mut conn, hello) = greeted(listener);
     let asked = hello.topics[0].position.map_or(0, |position| position.offset);
     say(
         &mut conn,

@@ -11,13 +11,7 @@ fn welcome_back(
     recovered: bool,
     position: Option<Position>,
 ) -> (TcpStream, Option<Position>) {
-    let (mut conn, _) = listener.accept().unwrap();
-    let mut buf = [0; 1024];
-    let got = conn.read(&mut buf).unwrap();
-    let (body, _) = frame::decode(&buf[..got], 1024).unwrap().unwrap();
-    let Some(client_message::Kind::Hello(hello)) = ClientMessage::decode(body).unwrap().kind else {
-        panic!("no Hello")
-    };
+    let (mut conn, hello) = greeted(listener);
     let asked = hello.topics[0].position;
     say(
         &mut conn,
