@@ -42,8 +42,6 @@ pub(super) const CLAIM_NEW: Call = Call { base_ns: 9_400, node_ns: 80 };
 pub(super) const CLAIM_LEFT: Call = Call { base_ns: 15_800, node_ns: 120 };
 /// The same for a device whose node is known to be gone: its claim takes two attempts.
 pub(super) const CLAIM_DEAD: Call = Call { base_ns: 22_900, node_ns: 250 };
-/// The node's own claim, once more.
-pub(super) const CLAIM_AGAIN: Call = Call { base_ns: 6_900, node_ns: 90 };
 /// A node's own CPU time for a claim.
 pub(super) const CLAIM_AT_NODE: Call = Call { base_ns: 7_200, node_ns: 86 };
 /// Three round trips of half a millisecond for each batch of 512 claims: a node sends one batch after

@@ -48,7 +48,6 @@ pub(super) enum Limit {
     Sources,
     Queue,
     Patience,
-    Claims,
     Redis,
 }
 
@@ -111,7 +110,6 @@ impl Limit {
             Limit::Sources => "`limits.connects_per_source_per_second`",
             Limit::Queue => "`tls.handshake_queue_max`",
             Limit::Patience => "the client's `connect_timeout`",
-            Limit::Claims => "65,536 claims that wait",
             Limit::Redis => "`cluster.timeout`",
         }
     }

@@ -19,21 +19,16 @@ pub(super) struct Redis {
 pub(super) struct Price {
     /// CPU time of its node.
     pub(super) node_ns: u64,
-    /// CPU time of Redis, if it has come to another node.
-    pub(super) first_ns: u64,
-    /// If it is claimed again by the node that has claimed it.
-    pub(super) again_ns: u64,
+    /// CPU time of Redis.
+    pub(super) redis_ns: u64,
 }
 
 /// Claims of a node, on their way to Redis: one batch at a time, as
-/// `crates/weir/src/core/node/claims.rs` sends them.
+/// `crates/weir/src/core/node/claims.rs` sends them. It makes no difference here which of them wait
+/// in the queue, and for which a device is marked.
 #[derive(Default)]
 pub(super) struct Claims {
     waiting: u64,
-    /// Claims for which there was no room: they are found again by a walk over all devices.
-    missed: u64,
-    /// Devices that the walk has not come to.
-    walk: u64,
     /// When the next batch may leave.
     ready_ns: u64,
     pub(super) waiting_peak: u64,
@@ -59,23 +54,16 @@ impl Redis {
 
 impl Claims {
     /// Connections that have been welcomed are to be claimed.
-    pub(super) fn enter(&mut self, count: u64, now: u64, limits: &mut Limits) {
+    pub(super) fn enter(&mut self, count: u64) {
         self.waiting += count;
-        if self.waiting > WAITING_MAX {
-            limits.meet(Limit::Claims, self.waiting, now);
-            self.missed += self.waiting;
-            (self.waiting, self.walk) = (0, 0);
-        }
-        self.waiting_peak = self.waiting_peak.max(self.waiting + self.missed);
+        self.waiting_peak = self.waiting_peak.max(self.waiting);
     }
 
-    /// Sends batches during a step; how many were claimed of those that had entered, and how many
-    /// claims were sent.
+    /// Sends batches during a step; how many were claimed, and how many claims were sent.
     pub(super) fn step(
         &mut self,
         now: u64,
         price: Price,
-        settled: u64,
         redis: &mut Redis,
         limits: &mut Limits,
     ) -> (u64, u64) {
@@ -83,38 +71,24 @@ impl Claims {
         let (mut claimed, mut sent) = (0, 0);
         let wait_ns = price.node_ns + costs::CLAIM_TRIPS_NS;
         self.ready_ns = self.ready_ns.max(begin);
-        while self.ready_ns < end && self.waiting + self.missed > 0 {
-            let is_walk = self.waiting == 0;
-            if is_walk && self.walk == 0 {
-                self.walk = settled.max(self.missed);
-            }
-            let count = if is_walk { self.walk } else { self.waiting }.min(BATCH);
+        while self.ready_ns < end && self.waiting > 0 {
+            let count = self.waiting.min(BATCH);
             sent += count;
-            // A walk also comes to devices that Redis knows already.
-            let found =
-                if is_walk { (self.missed * count).div_ceil(self.walk.max(1)) } else { count };
-            let work = found * price.first_ns + (count - found) * price.again_ns;
-            let done = redis.work(self.ready_ns, work) + count * wait_ns;
+            let done = redis.work(self.ready_ns, count * price.redis_ns) + count * wait_ns;
             if done - self.ready_ns > TIMEOUT_NS {
                 limits.meet(Limit::Redis, 1, now);
                 self.ready_ns += TIMEOUT_NS + RETRY_NS;
                 continue;
             }
             self.ready_ns = done;
-            claimed += found;
-            if is_walk {
-                self.walk -= count;
-                self.missed -= found;
-            } else {
-                self.waiting -= count;
-            }
+            claimed += count;
+            self.waiting -= count;
         }
         (claimed, sent)
     }
 }
 
-/// `CLAIMS_MAX`, `BATCH` and `RETRY_DELAY` of `crates/weir/src/core/node/claims.rs`.
-const WAITING_MAX: u64 = 65_536;
+/// `BATCH` and `RETRY_DELAY` of `crates/weir/src/core/node/claims.rs`.
 const BATCH: u64 = 512;
 const RETRY_NS: u64 = 200_000_000;
 /// `cluster.timeout`.

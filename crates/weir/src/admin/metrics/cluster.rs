@@ -26,7 +26,8 @@ impl Gateway {
             ClusterLimit::ALL.map(|limit| ([("limit", limit.name())], front.cluster_limits(limit))),
         )?;
         if let Some(node) = &shared.node {
-            let Backlog { messages, claims, releases, questions, answers } = node.backlog();
+            let Backlog { messages, claims, releases, questions, answers } =
+                node.backlog(&shared.devices);
             let waiting = [
                 (ClusterLimit::Subscriptions, shared.router.parked_count()),
                 (ClusterLimit::Messages, messages),

@@ -353,11 +353,11 @@ async fn what_waits_for_the_broker_and_for_other_nodes_is_bounded() {
     let publish = || handle.publish(&publication);
     let sent: Vec<_> = (0..4096).map(|_| publish()).collect();
     assert!(sent.iter().all(Result::is_ok));
-    assert_eq!(asking.backlog().messages, 4096);
+    assert_eq!(asking.backlog(&handle.shared().devices).messages, 4096);
     assert!(matches!(publish(), Err(PublishError::Busy(_))));
     assert_eq!(reached(&one, ClusterLimit::Messages), 1);
     memory.resume(Some("one"));
-    while asking.backlog().messages > 0 {
+    while asking.backlog(&handle.shared().devices).messages > 0 {
         sleep(Duration::from_millis(5)).await;
     }
     one.stop().await;

@@ -8,6 +8,7 @@
 //! them. So a connection that enters late, because its shard was busy or the process was stopped,
 //! never replaces a connection that its device has opened since.
 
+mod due;
 mod revocations;
 
 use std::collections::{HashMap, HashSet};
@@ -21,6 +22,8 @@ use weir_wire::CloseReason;
 
 use crate::base::slab::Slab;
 use crate::limits::admission::AcceptOrder;
+pub(crate) use due::{DevicePlace, Entered};
+use due::Marks;
 use revocations::Revocations;
 
 /// All devices.
@@ -65,13 +68,8 @@ struct Stripe {
     revocations: Revocations,
     /// Connections that replace none and are replaced by none: those of services.
     uncounted: HashSet<ConnId, foldhash::fast::RandomState>,
-}
-
-/// A place among all devices, for [`Devices::walk`].
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct DevicePlace {
-    stripe: usize,
-    slot: u32,
+    /// Devices of which the broker is still to be told.
+    due: Marks,
 }
 
 struct Record {
@@ -243,31 +241,6 @@ impl Devices {
         true
     }
 
-    /// Calls `each` for the connections of at least `devices_min` devices from that place on, but
-    /// not for those of services; returns the place of the next one. `None`: there is none. `each`
-    /// runs under the device's lock. It must not wait.
-    pub(crate) fn walk(
-        &self,
-        from: DevicePlace,
-        devices_min: usize,
-        mut each: impl FnMut(&str, ConnId, AcceptOrder),
-    ) -> Option<DevicePlace> {
-        let (mut seen, mut from) = (0, from);
-        while from.stripe < STRIPES {
-            let stripe = self.lock(from.stripe);
-            for slot in from.slot..stripe.records.places() {
-                if seen >= devices_min {
-                    return Some(DevicePlace { slot, ..from });
-                }
-                let Some(record) = stripe.records.get(slot) else { continue };
-                seen += 1;
-                stripe.each_counted(record, &mut each);
-            }
-            from = DevicePlace { stripe: from.stripe + 1, slot: 0 };
-        }
-        None
-    }
-
     /// The connections of a service under this id; nearly always there are none.
     pub(crate) fn uncounted_of(&self, id: &str) -> Vec<ConnId> {
         let hash = self.hasher.hash_one(id);
@@ -278,19 +251,6 @@ impl Devices {
         let record = stripe.find(hash, id).and_then(|slot| stripe.records.get(slot));
         let conns = record.into_iter().flat_map(|record| Handles(&record.conns).iter());
         conns.filter(|conn| stripe.uncounted.contains(conn)).collect()
-    }
-
-    /// The same for the connections of one device.
-    pub(crate) fn look_at_counted(
-        &self,
-        id: &str,
-        mut each: impl FnMut(&str, ConnId, AcceptOrder),
-    ) {
-        let hash = self.hasher.hash_one(id);
-        let stripe = self.lock(stripe_of(hash));
-        if let Some(record) = stripe.find(hash, id).and_then(|slot| stripe.records.get(slot)) {
-            stripe.each_counted(record, &mut each);
-        }
     }
 
     /// The device's connections, oldest first; `None` if the device is unknown.
@@ -397,15 +357,6 @@ impl Stripe {
         slot
     }
 
-    fn each_counted(&self, record: &Record, each: &mut impl FnMut(&str, ConnId, AcceptOrder)) {
-        for place in 0..record.conns.len() {
-            let Some((order, conn)) = record.conns.get(place) else { continue };
-            if !self.uncounted.contains(&conn) {
-                each(&record.id, conn, order);
-            }
-        }
-    }
-
     fn take_leaving(&mut self, conn: ConnId) -> Option<Box<str>> {
         let id = self.leaving.remove(&conn);
         // Returns the table's memory after many connections have left.
@@ -425,6 +376,7 @@ impl Stripe {
             entry.remove();
         }
         self.records.remove(slot);
+        self.due.clear(slot);
     }
 }
 

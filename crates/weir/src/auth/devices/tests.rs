@@ -274,9 +274,10 @@ fn the_order_survives_where_it_is_kept() {
     }
 }
 
-/// A walk finds each device once, in pages, without the connections of services; what was evicted is in no record.
+/// A walk finds each marked device once, in pages, without the connections of services; what was evicted is in no
+/// record.
 #[test]
-fn a_walk_finds_what_counts_for_its_device() {
+fn a_walk_finds_what_is_marked() {
     let devices = Devices::new(2);
     for number in 0..300 {
         enter(&devices, &format!("d{number}"), number);
@@ -287,20 +288,34 @@ fn a_walk_finds_what_counts_for_its_device() {
     assert!(devices.uncounted_of("d1").is_empty());
     assert!(devices.evict("d7", conn(7)) && !devices.evict("d7", conn(7)));
     assert!(!devices.evict("d8", conn(9)));
-    let (mut found, mut pages, mut place) = (BTreeMap::new(), 0, Some(DevicePlace::default()));
-    while let Some(from) = place {
-        place = devices.walk(from, 10, |id, conn, order| {
+    let (mut found, mut pages, mut place) = (BTreeMap::new(), 0, DevicePlace::default());
+    devices.mark_all_due();
+    assert_eq!(devices.due_count(), 300);
+    while devices.due_count() > 0 {
+        devices.take_due(&mut place, 10, |Entered { id, conn, order, .. }| {
             assert_eq!(found.insert(id.to_owned(), (order, conn)), None, "{id}");
         });
         pages += 1;
     }
-    assert!(pages >= 30, "{pages}");
+    assert_eq!(pages, 30);
     let expected = (0..300).filter(|number| *number != 7);
     assert_eq!(found, expected.map(|number| (format!("d{number}"), handle(number))).collect());
+    let device = devices.pin("d3").device();
     let mut own = Vec::new();
-    devices.look_at_counted("d3", |id, conn, _| own.push((id.to_owned(), conn)));
-    assert_eq!(own, [("d3".to_owned(), conn(3))]);
-    assert_eq!(devices.connection_count(), 300);
+    for number in [3, 4] {
+        devices.look_at_counted(device, conn(number), |entered| own.push(entered.conn));
+        devices.mark_due(device, conn(number));
+    }
+    devices.mark_due_by_id("d5");
+    devices.mark_due_by_id("unknown");
+    devices.take_due(&mut place, 10, |entered| own.push(entered.conn));
+    own.sort_unstable_by_key(|conn| conn.to_u64());
+    assert_eq!(own, [conn(3), conn(3), conn(5)]);
+    // A mark goes with its record.
+    devices.mark_due_by_id("d6");
+    devices.revoke("d6");
+    assert_eq!(devices.due_count(), 0);
+    assert_eq!(devices.connection_count(), 299);
     assert_eq!(devices.remove(service.device(), conn(500)).as_deref(), Some("service"));
     assert!(devices.uncounted_of("service").is_empty());
 }

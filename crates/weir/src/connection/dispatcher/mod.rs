@@ -297,7 +297,7 @@ impl Dispatcher {
                     self.terms.enter(conn, term, unix_millis());
                 }
                 if let Some(node) = self.shared.node.as_ref().filter(|_| replaces) {
-                    node.claim(&self.shared.devices, pin.device(), (order, conn));
+                    node.claim(&self.shared.devices, pin.device(), conn);
                 }
                 self.tell(conn, pin.device(), || EventKind::Connected);
                 self.subscribe_first(Asker { conn, device: pin.device(), origin }, topics);

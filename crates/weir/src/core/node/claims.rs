@@ -9,19 +9,23 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 use tracing::{debug, warn};
 use weir_broker::{Claim, ConnectionNumber, Name};
-use weir_engine::ConnId;
+use weir_engine::{ConnId, DeviceRef};
 
 use super::ClusterNode;
-use crate::auth::devices::{DevicePlace, Devices};
+use crate::auth::devices::{DevicePlace, Devices, Entered};
 use crate::limits::admission::{AcceptOrder, Admission};
 use crate::observe::counters::{ClusterLimit, Counters};
 
 /// What the broker is to be told of connections.
 ///
-/// Shape: at most one change for each connection: the last one. One task sends them, in batches.
-/// Limits: [`CLAIMS_MAX`] and [`DEVICES_MAX`]; beyond that all connections are claimed again, from
-/// the devices' records. [`RELEASES_MAX`] releases: one more is forgotten, and its entry at the
-/// broker ends with this node, or when a newer connection of the device takes its place.
+/// New connections wait in a queue. Where it is full, and where connections are to be claimed
+/// again, the device is marked in its record: see [`Devices::mark_due`]. A walk over the table of
+/// devices finds the marks. So each claim is made, and none because another one had no room.
+///
+/// Shape: one task sends, in batches, and takes a part of each batch from the marks.
+/// Limits: [`ENTERED_MAX`] connections in the queue, and a mark for each device: a bit.
+/// [`RELEASES_MAX`] releases: one more is forgotten, and its entry at the broker ends with this
+/// node, or when a newer connection of the device takes its place.
 pub(super) struct Claims {
     inner: Mutex<Changes>,
     wake: Notify,
@@ -29,86 +33,97 @@ pub(super) struct Claims {
 
 struct Changes {
     counters: Arc<Counters>,
-    claims: HashMap<ConnId, (Name, AcceptOrder), foldhash::fast::RandomState>,
+    /// Connections that have entered their devices' records. They may have ended since.
+    entered: VecDeque<(DeviceRef, ConnId)>,
     releases: HashMap<ConnId, Name, foldhash::fast::RandomState>,
-    /// Devices whose connections are to be claimed again.
-    again: VecDeque<Name>,
-    /// All devices from there on are.
-    from: Option<DevicePlace>,
 }
 
 /// What is sent at a time.
 #[derive(Default)]
 struct Batch {
-    claims: Vec<(Name, ConnId, AcceptOrder)>,
+    claims: Vec<Due>,
     releases: Vec<(Name, ConnId)>,
+}
+
+/// A connection that is to be claimed.
+struct Due {
+    id: Name,
+    device: DeviceRef,
+    conn: ConnId,
+    order: AcceptOrder,
 }
 
 impl Claims {
     pub(super) fn new(counters: &Arc<Counters>) -> Claims {
         let changes = Changes {
             counters: Arc::clone(counters),
-            claims: HashMap::default(),
+            entered: VecDeque::new(),
             releases: HashMap::default(),
-            again: VecDeque::new(),
-            from: None,
         };
         Claims { inner: Mutex::new(changes), wake: Notify::new() }
     }
 
-    /// Claims and devices to be claimed again, and releases.
-    pub(super) fn waiting(&self) -> (usize, usize) {
+    /// Connections and marked devices that are to be claimed, and releases.
+    pub(super) fn waiting(&self, devices: &Devices) -> (usize, usize) {
+        let due = devices.due_count();
         let changes = self.lock();
-        (changes.claims.len() + changes.again.len(), changes.releases.len())
+        (changes.entered.len() + due, changes.releases.len())
     }
 
-    /// The caller holds the device's lock.
-    pub(super) fn claim(&self, device: &str, conn: ConnId, order: AcceptOrder) {
-        self.lock().claim(device.into(), conn, order);
-        self.wake.notify_one();
-    }
-
-    pub(super) fn release(&self, device: &str, conn: ConnId) {
-        let mut changes = self.lock();
-        // It may have been claimed, or be on its way.
-        changes.claims.remove(&conn);
-        changes.release(device.into(), conn);
-        drop(changes);
-        self.wake.notify_one();
-    }
-
-    pub(super) fn claim_again(&self, devices: &[Name]) {
-        let mut changes = self.lock();
-        if changes.again.len() + devices.len() > DEVICES_MAX {
-            changes.counters.count_cluster_limit(ClusterLimit::Claims);
-            changes.from = Some(DevicePlace::default());
-            changes.again.clear();
-        } else {
-            changes.again.extend(devices.iter().cloned());
-        }
-        drop(changes);
-        self.wake.notify_one();
-    }
-
-    pub(super) fn claim_all_again(&self) {
-        let mut changes = self.lock();
-        changes.from = Some(DevicePlace::default());
-        changes.again.clear();
-        drop(changes);
-        self.wake.notify_one();
-    }
-
-    fn take(&self, devices: &Devices) -> Batch {
-        self.look_up(devices);
-        let mut changes = self.lock();
-        let claimed: Vec<ConnId> = changes.claims.keys().take(BATCH).copied().collect();
-        let released: Vec<ConnId> = changes.releases.keys().take(BATCH).copied().collect();
-        let mut batch = Batch::default();
-        for conn in claimed {
-            if let Some((device, order)) = changes.claims.remove(&conn) {
-                batch.claims.push((device, conn, order));
+    /// Claims a connection that has entered its device's record.
+    pub(super) fn claim(&self, devices: &Devices, device: DeviceRef, conn: ConnId) {
+        let has_room = {
+            let mut changes = self.lock();
+            let has_room = changes.entered.len() < ENTERED_MAX;
+            if has_room {
+                changes.entered.push_back((device, conn));
+            } else {
+                changes.counters.count_cluster_limit(ClusterLimit::Claims);
             }
+            has_room
+        };
+        if !has_room {
+            devices.mark_due(device, conn);
         }
+        self.wake.notify_one();
+    }
+
+    /// Releases a connection that is in no record any more.
+    pub(super) fn release(&self, device: &str, conn: ConnId) {
+        self.lock().release(device.into(), conn);
+        self.wake.notify_one();
+    }
+
+    pub(super) fn claim_again(&self, devices: &Devices, ids: &[Name]) {
+        ids.iter().for_each(|id| devices.mark_due_by_id(id));
+        self.wake.notify_one();
+    }
+
+    pub(super) fn claim_all_again(&self, devices: &Devices) {
+        // The devices of these are marked too.
+        self.lock().entered = VecDeque::new();
+        devices.mark_all_due();
+        self.wake.notify_one();
+    }
+
+    /// Takes a batch. A connection is claimed only if it is in its device's record now, so that no
+    /// claim comes after the release.
+    fn take(&self, devices: &Devices, place: &mut DevicePlace) -> Batch {
+        let mut batch = Batch::default();
+        // The walk goes on however many connections come.
+        let for_walk = if devices.due_count() == 0 { 0 } else { WALK_PART };
+        let entered: Vec<_> = {
+            let mut changes = self.lock();
+            let count = changes.entered.len().min(BATCH - for_walk);
+            changes.entered.drain(..count).collect()
+        };
+        let mut each = |entered: Entered<'_>| batch.claims.push(entered.into());
+        for (device, conn) in &entered {
+            devices.look_at_counted(*device, *conn, &mut each);
+        }
+        devices.take_due(place, BATCH - entered.len(), each);
+        let mut changes = self.lock();
+        let released: Vec<ConnId> = changes.releases.keys().take(BATCH).copied().collect();
         for conn in released {
             if let Some(device) = changes.releases.remove(&conn) {
                 batch.releases.push((device, conn));
@@ -118,45 +133,15 @@ impl Claims {
         batch
     }
 
-    fn is_done(&self) -> bool {
-        let Changes { claims, releases, again, from, .. } = &*self.lock();
-        claims.is_empty() && releases.is_empty() && again.is_empty() && from.is_none()
-    }
-
-    /// Finds connections that are to be claimed again, if nothing else waits.
-    fn look_up(&self, devices: &Devices) {
-        let (again, from) = {
-            let mut changes = self.lock();
-            if !changes.claims.is_empty() {
-                return;
-            }
-            let again: Vec<Name> = {
-                let count = changes.again.len().min(BATCH);
-                changes.again.drain(..count).collect()
-            };
-            let from = if again.is_empty() { changes.from.take() } else { None };
-            (again, from)
-        };
-        let each = |id: &str, conn, order| self.lock().claim(id.into(), conn, order);
-        for device in again {
-            devices.look_at_counted(&device, each);
-        }
-        let next = from.and_then(|from| devices.walk(from, BATCH, each));
-        let mut changes = self.lock();
-        // All may have been wanted from the beginning meanwhile.
-        changes.from = changes.from.or(next);
+    fn is_done(&self, devices: &Devices) -> bool {
+        self.waiting(devices) == (0, 0)
     }
 
     /// Takes back what the broker was not told.
-    fn give_back(&self, batch: Batch) {
+    fn give_back(&self, devices: &Devices, claims: &[Due], releases: Vec<(Name, ConnId)>) {
+        claims.iter().for_each(|due| devices.mark_due(due.device, due.conn));
         let mut changes = self.lock();
-        for (device, conn, order) in batch.claims {
-            // It may have ended meanwhile.
-            if !changes.releases.contains_key(&conn) {
-                changes.claim(device, conn, order);
-            }
-        }
-        for (device, conn) in batch.releases {
+        for (device, conn) in releases {
             changes.release(device, conn);
         }
     }
@@ -167,15 +152,6 @@ impl Claims {
 }
 
 impl Changes {
-    fn claim(&mut self, device: Name, conn: ConnId, order: AcceptOrder) {
-        if self.claims.len() >= CLAIMS_MAX {
-            self.counters.count_cluster_limit(ClusterLimit::Claims);
-            self.claims.clear();
-            self.from = Some(DevicePlace::default());
-        }
-        self.claims.insert(conn, (device, order));
-    }
-
     fn release(&mut self, device: Name, conn: ConnId) {
         let has_room = self.releases.len() < RELEASES_MAX;
         match self.releases.entry(conn) {
@@ -192,8 +168,8 @@ impl Changes {
 
     /// Returns the memory after a rush.
     fn tidy(&mut self) {
-        if self.claims.is_empty() && self.claims.capacity() > TABLE_KEPT {
-            self.claims.shrink_to(0);
+        if self.entered.is_empty() && self.entered.capacity() > TABLE_KEPT {
+            self.entered.shrink_to(0);
         }
         if self.releases.is_empty() && self.releases.capacity() > TABLE_KEPT {
             self.releases.shrink_to(0);
@@ -201,19 +177,26 @@ impl Changes {
     }
 }
 
+impl From<Entered<'_>> for Due {
+    fn from(entered: Entered<'_>) -> Due {
+        let Entered { id, device, conn, order } = entered;
+        Due { id: id.into(), device, conn, order }
+    }
+}
+
 impl ClusterNode {
     /// Sends claims and releases until the gateway ends.
     pub(super) async fn run_claims(&self, devices: &Devices, admission: &Admission) {
-        let mut has_failed = false;
+        let (mut place, mut has_failed) = (DevicePlace::default(), false);
         loop {
-            let batch = self.claims.take(devices);
+            let batch = self.claims.take(devices, &mut place);
             if batch.claims.is_empty() && batch.releases.is_empty() {
-                if self.claims.is_done() {
+                if self.claims.is_done(devices) {
                     self.claims.wake.notified().await;
                 }
                 continue;
             }
-            let Err(error) = self.send_batch(admission, batch).await else {
+            let Err(error) = self.send_batch(devices, admission, batch).await else {
                 has_failed = false;
                 continue;
             };
@@ -227,8 +210,9 @@ impl ClusterNode {
     /// Claims go first: a device that is claimed and released at once is not left in between.
     async fn send_batch(
         &self,
+        devices: &Devices,
         admission: &Admission,
-        mut batch: Batch,
+        batch: Batch,
     ) -> Result<(), weir_broker::Error> {
         let claim = |device: &Name, conn: &ConnId, age| Claim {
             device: Name::clone(device),
@@ -236,23 +220,24 @@ impl ClusterNode {
             age,
         };
         let broker = self.cluster.broker();
-        let claims = batch.claims.iter();
-        let claims = claims.map(|(id, conn, order)| claim(id, conn, admission.age(*order)));
-        let claims: Vec<Claim> = claims.collect();
-        if !claims.is_empty()
-            && let Err(error) = broker.claim(claims).await
-        {
-            self.claims.give_back(batch);
-            return Err(error);
+        let Batch { claims, releases } = batch;
+        let mut left = &claims[..];
+        // A device may have several connections.
+        while !left.is_empty() {
+            let (part, rest) = left.split_at(left.len().min(BATCH));
+            let part = part.iter().map(|due| claim(&due.id, &due.conn, admission.age(due.order)));
+            if let Err(error) = broker.claim(part.collect()).await {
+                self.claims.give_back(devices, left, releases);
+                return Err(error);
+            }
+            left = rest;
         }
-        batch.claims.clear();
-        let releases = batch.releases.iter();
-        let releases: Vec<Claim> =
-            releases.map(|(id, conn)| claim(id, conn, Duration::ZERO)).collect();
-        if !releases.is_empty()
-            && let Err(error) = broker.release(releases).await
+        let released: Vec<Claim> =
+            releases.iter().map(|(id, conn)| claim(id, conn, Duration::ZERO)).collect();
+        if !released.is_empty()
+            && let Err(error) = broker.release(released).await
         {
-            self.claims.give_back(batch);
+            self.claims.give_back(devices, &[], releases);
             return Err(error);
         }
         Ok(())
@@ -261,9 +246,10 @@ impl ClusterNode {
 
 /// Claims in one call, and releases.
 const BATCH: usize = 512;
-const CLAIMS_MAX: usize = 1 << 16;
+/// What the marks have of it at least.
+const WALK_PART: usize = BATCH / 4;
+const ENTERED_MAX: usize = 1 << 16;
 const RELEASES_MAX: usize = 1 << 18;
-const DEVICES_MAX: usize = 1 << 16;
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 /// Unused entries that a table may keep.
 const TABLE_KEPT: usize = 1024;
@@ -272,32 +258,129 @@ const TABLE_KEPT: usize = 1024;
 mod tests {
     use super::*;
 
-    fn conn(number: usize) -> ConnId {
-        ConnId::from_u64(number as u64)
+    /// Devices with a connection each, and the claims of a node.
+    struct Rig {
+        devices: Arc<Devices>,
+        claims: Claims,
+        counters: Arc<Counters>,
+        place: DevicePlace,
+        next: u64,
+    }
+
+    impl Rig {
+        fn new() -> Rig {
+            let counters = Arc::<Counters>::default();
+            let (devices, claims) = (Devices::new(1), Claims::new(&counters));
+            Rig { devices, claims, counters, place: DevicePlace::default(), next: 0 }
+        }
+
+        /// Devices whose connections enter their records.
+        fn enter(&mut self, count: u64) -> Vec<(DeviceRef, ConnId)> {
+            let numbers = self.next..self.next + count;
+            self.next += count;
+            let enter = |number| {
+                let (pin, conn) =
+                    (self.devices.pin(&format!("d{number}")), ConnId::from_u64(number));
+                self.devices.enter(&pin, (AcceptOrder(number), conn), true, || ()).unwrap();
+                (pin.device(), conn)
+            };
+            numbers.map(enter).collect()
+        }
+
+        fn claim(&self, entered: &[(DeviceRef, ConnId)]) {
+            for (device, conn) in entered {
+                self.claims.claim(&self.devices, *device, *conn);
+            }
+        }
+
+        fn take(&mut self) -> Batch {
+            self.claims.take(&self.devices, &mut self.place)
+        }
+
+        /// The numbers of all that is claimed until nothing waits.
+        fn take_all(&mut self) -> Vec<u64> {
+            let mut taken = Vec::new();
+            while !self.claims.is_done(&self.devices) {
+                let batch = self.take();
+                assert!(batch.claims.len() <= BATCH);
+                taken.extend(batch.claims.iter().map(|due| due.conn.to_u64()));
+            }
+            taken.sort_unstable();
+            taken
+        }
+
+        fn waiting(&self) -> (usize, usize) {
+            self.claims.waiting(&self.devices)
+        }
     }
 
     #[test]
-    fn what_waits_is_bounded_and_no_claim_is_forgotten() {
-        let counters = Arc::<Counters>::default();
-        let claims = Claims::new(&counters);
-        for number in 0..CLAIMS_MAX {
-            claims.claim("d", conn(number), AcceptOrder(0));
+    fn each_connection_is_claimed_once_however_many_wait() {
+        let mut rig = Rig::new();
+        let (count, beyond) = (ENTERED_MAX as u64 + 5_000, 5_000);
+        let entered = rig.enter(count);
+        rig.claim(&entered);
+        assert_eq!(rig.waiting(), (ENTERED_MAX + 5_000, 0));
+        assert_eq!(rig.claims.lock().entered.len(), ENTERED_MAX);
+        assert_eq!(rig.counters.cluster_limits(ClusterLimit::Claims), beyond);
+        assert!(rig.take_all().into_iter().eq(0..count));
+        assert_eq!(rig.waiting(), (0, 0));
+        // What was claimed is claimed again only if that is asked for.
+        let ids = ["d7".into(), "never seen".into(), "d9".into(), "d7".into()];
+        rig.claims.claim_again(&rig.devices, &ids);
+        assert_eq!(rig.take_all(), [7, 9]);
+        let more = rig.enter(10);
+        rig.claim(&more);
+        rig.claims.claim_all_again(&rig.devices);
+        assert!(rig.take_all().into_iter().eq(0..count + 10));
+    }
+
+    #[test]
+    fn what_is_marked_has_its_turn_while_connections_come() {
+        let mut rig = Rig::new();
+        rig.enter(1_000);
+        rig.claims.claim_all_again(&rig.devices);
+        let mut marked = 0;
+        for _ in 0..1_000_usize.div_ceil(WALK_PART) {
+            let entered = rig.enter(BATCH as u64);
+            rig.claim(&entered);
+            let taken = rig.take().claims;
+            assert_eq!(taken.len(), BATCH);
+            marked += taken.iter().filter(|due| due.conn.to_u64() < 1_000).count();
         }
-        assert_eq!((claims.waiting(), claims.lock().from), ((CLAIMS_MAX, 0), None));
-        claims.claim("d", conn(CLAIMS_MAX), AcceptOrder(0));
-        assert_eq!(claims.waiting(), (1, 0));
-        assert!(claims.lock().from.is_some(), "all are claimed from their records");
-        let devices: Vec<Name> = (0..DEVICES_MAX).map(|_| "d".into()).collect();
-        claims.claim_again(&devices);
-        assert_eq!(claims.waiting(), (1 + DEVICES_MAX, 0));
-        claims.claim_again(&devices[..1]);
-        assert_eq!(claims.waiting(), (1, 0));
+        assert_eq!(marked, 1_000);
+    }
+
+    #[test]
+    fn what_the_broker_did_not_take_is_claimed_again_unless_it_has_ended() {
+        let mut rig = Rig::new();
+        let entered = rig.enter(10);
+        rig.claim(&entered);
+        let end = |rig: &Rig, number: usize| {
+            let (device, conn) = entered[number];
+            let id = rig.devices.remove(device, conn).unwrap();
+            rig.claims.release(&id, conn);
+        };
+        end(&rig, 0);
+        let batch = rig.take();
+        assert_eq!((batch.claims.len(), batch.releases.len()), (9, 1));
+        end(&rig, 1);
+        let other = rig.enter(1);
+        rig.claims.give_back(&rig.devices, &batch.claims, batch.releases);
+        assert_eq!(rig.waiting(), (8, 2));
+        rig.claim(&other);
+        let batch = rig.take();
+        assert_eq!((batch.claims.len(), batch.releases.len()), (9, 2));
+        assert_eq!(rig.waiting(), (0, 0));
+    }
+
+    #[test]
+    fn releases_that_wait_are_bounded() {
+        let rig = Rig::new();
         for number in 0..=RELEASES_MAX {
-            claims.release("d", conn(number));
+            rig.claims.release("d", ConnId::from_u64(number as u64));
         }
-        assert_eq!(claims.waiting(), (0, RELEASES_MAX));
-        let reached = [ClusterLimit::Claims, ClusterLimit::Releases]
-            .map(|limit| counters.cluster_limits(limit));
-        assert_eq!(reached, [2, 1]);
+        assert_eq!(rig.waiting(), (0, RELEASES_MAX));
+        assert_eq!(rig.counters.cluster_limits(ClusterLimit::Releases), 1);
     }
 }

@@ -73,10 +73,12 @@ impl LocalNode for Local {
     fn missed(&self, scope: &Scope) {
         match scope {
             Scope::Topics(_) => {}
-            Scope::Devices(devices) => self.node.claims.claim_again(devices),
+            Scope::Devices(ids) => {
+                self.with_shared(|shared| self.node.claims.claim_again(&shared.devices, ids));
+            }
             Scope::Node => self.node.revoked.read_again(),
             Scope::All => {
-                self.node.claims.claim_all_again();
+                self.with_shared(|shared| self.node.claims.claim_all_again(&shared.devices));
                 self.node.revoked.read_again();
             }
         }
@@ -84,8 +86,10 @@ impl LocalNode for Local {
 
     fn renumber(&self, number: NodeNumber) {
         self.node.take_number(number);
-        self.node.claims.claim_all_again();
-        self.with_shared(|shared| shared.router.enter_all_again());
+        self.with_shared(|shared| {
+            self.node.claims.claim_all_again(&shared.devices);
+            shared.router.enter_all_again();
+        });
         self.node.announcing.soon();
     }
 }

@@ -27,7 +27,6 @@ use weir_engine::{ConnId, DeviceRef, OwnNode};
 
 use crate::auth::devices::Devices;
 use crate::cluster::Cluster;
-use crate::limits::admission::AcceptOrder;
 use crate::observe::counters::Counters;
 use announcing::Announcing;
 pub(crate) use announcing::{NodeAbout, NodeInfo, settings_differ};
@@ -97,17 +96,10 @@ impl ClusterNode {
         }
     }
 
-    /// Claims a connection that has entered its device's record, soon.
-    pub(crate) fn claim(
-        &self,
-        devices: &Devices,
-        device: DeviceRef,
-        (order, conn): (AcceptOrder, ConnId),
-    ) {
-        // Under the device's lock, so that no release comes before it.
-        let claim = |id: &str| self.claims.claim(id, conn, order);
-        // A connection that has been revoked meanwhile is not claimed.
-        let _ = devices.with_id_of(device, conn, claim);
+    /// Claims a connection that has entered its device's record, soon. One that has been revoked
+    /// meanwhile is not claimed.
+    pub(crate) fn claim(&self, devices: &Devices, device: DeviceRef, conn: ConnId) {
+        self.claims.claim(devices, device, conn);
     }
 
     /// Releases a connection that has ended, soon.
@@ -116,8 +108,8 @@ impl ClusterNode {
     }
 
     /// What waits now.
-    pub(crate) fn backlog(&self) -> Backlog {
-        let (claims, releases) = self.claims.waiting();
+    pub(crate) fn backlog(&self, devices: &Devices) -> Backlog {
+        let (claims, releases) = self.claims.waiting(devices);
         Backlog {
             messages: SENDING_MAX - self.sending.available_permits(),
             claims,

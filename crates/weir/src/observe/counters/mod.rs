@@ -222,8 +222,8 @@ weir_wire::named_enum! {
         Subscriptions = "subscriptions",
         /// Messages to devices and to all. One more is refused.
         Messages = "messages",
-        /// Claims of connections. One more, and all connections are claimed again, from their
-        /// records.
+        /// Claims of new connections. For one more, its device is marked in its record, and claimed
+        /// in turn.
         Claims = "claims",
         /// Releases of connections. One more is forgotten, and ends with this node.
         Releases = "releases",
