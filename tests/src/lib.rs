@@ -40,4 +40,4 @@ pub use proxy::Proxy;
 pub use redis_cluster::RedisCluster;
 pub use s_client::SClient;
 pub use socket::{Socket, Upgrade, close, masked};
-pub use wait::{PATIENCE, now, with_longer_times};
+pub use wait::{PATIENCE, now, rest, with_longer_times};

@@ -16,7 +16,7 @@ pub fn now() -> Instant {
 
 /// A short pause between two looks at another process.
 #[expect(clippy::disallowed_methods, reason = "the tests wait for another process")]
-pub(crate) fn rest() {
+pub fn rest() {
     std::thread::sleep(Duration::from_millis(20));
 }
 

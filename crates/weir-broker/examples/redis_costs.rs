@@ -215,6 +215,7 @@ async fn claim(broker: &RedisBroker, names: &[Name], round: u64) -> Result<()> {
             device: Name::clone(device),
             connection: ConnectionNumber(round << 48 | number),
             age: Duration::ZERO,
+            is_counted: true,
         };
         broker.claim(names.iter().zip(first..).map(claim).collect()).await?;
     }

@@ -152,10 +152,12 @@ pub trait Broker: Send + Sync + 'static {
 
     /// Enters connections into their devices' records, and asks for messages to these devices. Of each device the newest
     /// `connections_per_device_max` stay. The others are evicted: the nodes that hold them hear [`Event::Evicted`]. To
-    /// claim again what was claimed is to renew it. The claims of a node count as long as the node lives.
+    /// claim again what was claimed is to renew it. The claims of a node count as long as the node lives. A claim that is
+    /// not counted only asks for messages.
     fn claim(&self, claims: Vec<Claim>) -> Answer<'_, ()>;
 
-    /// Takes connections out of their devices' records, and ends the interest in devices that then have none here.
+    /// Takes connections out of their devices' records, and ends the interest in devices that then have none here. Whether
+    /// they were counted does not matter.
     fn release(&self, claims: Vec<Claim>) -> Answer<'_, ()>;
 
     /// Sends to the nodes where the device is connected; how many those are. At most once, without an offset.

@@ -107,7 +107,7 @@ pub struct ConnectionNumber(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeNumber(pub u16);
 
-/// A connection that counts for its device.
+/// A connection of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
     /// The device.
@@ -116,6 +116,9 @@ pub struct Claim {
     pub connection: ConnectionNumber,
     /// How long ago the connection was accepted.
     pub age: Duration,
+    /// Whether it counts for its device. If not, it evicts none and is not evicted: its node gets messages to the device,
+    /// and that is all.
+    pub is_counted: bool,
 }
 
 /// How far a message to all went.

@@ -38,6 +38,33 @@ pub async fn several_connections_of_a_device_count(make: &impl Make) {
     assert_eq!((one.evicted("d").await, two.evicted("d").await), (vec![1], vec![2]));
 }
 
+/// Connections that do not count for their device evict none and are not evicted, and messages to the device reach them.
+pub async fn uncounted_connections_only_hear(make: &impl Make) {
+    let cluster = cluster(make).await;
+    let (one, two) = (Peer::open(&cluster, "one").await, Peer::open(&cluster, "two").await);
+    let uncounted = |connection, age_secs| {
+        let claim = claim("d", connection, age_secs);
+        vec![Claim { is_counted: false, ..claim }]
+    };
+    one.claim("d", 1, 50).await;
+    for (peer, connection, age_secs) in [(&one, 2, 60), (&two, 3, 40), (&two, 4, 1)] {
+        peer.broker.claim(uncounted(connection, age_secs)).await.expect("the broker answers");
+    }
+    assert_eq!((one.evicted("d").await, two.evicted("d").await), (vec![], vec![]));
+    assert_eq!(one.to_device("d", "to both").await, 2);
+    // One that counts replaces the one that does.
+    two.claim("d", 5, 30).await;
+    assert_eq!((one.evicted("d").await, two.evicted("d").await), (vec![1], vec![]));
+    // The node is asked as long as one of them is there.
+    for (connection, reached) in [(3, 2), (5, 2), (4, 1)] {
+        two.release("d", connection).await;
+        assert_eq!(one.to_device("d", "to those that are left").await, reached);
+    }
+    one.release("d", 1).await;
+    one.broker.release(uncounted(2, 60)).await.expect("the broker answers");
+    assert_eq!(two.to_device("d", "to none").await, 0);
+}
+
 /// Age decides, not the order in which claims arrive. In one call, too.
 pub async fn an_older_connection_yields_though_it_comes_later(make: &impl Make) {
     let cluster = cluster(make).await;

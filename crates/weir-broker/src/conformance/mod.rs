@@ -101,6 +101,7 @@ macro_rules! conformance {
             history_outlives_its_publisher
             the_newest_connections_stay
             several_connections_of_a_device_count
+            uncounted_connections_only_hear
             an_older_connection_yields_though_it_comes_later
             claims_are_made_again
             released_connections_do_not_count

@@ -251,7 +251,8 @@ pub(super) fn entry(text: &str) -> Entry {
 
 pub(super) fn claim(device: &str, connection: u64, age_secs: u64) -> Claim {
     let age = Duration::from_secs(age_secs);
-    Claim { device: device.into(), connection: ConnectionNumber(connection), age }
+    let connection = ConnectionNumber(connection);
+    Claim { device: device.into(), connection, age, is_counted: true }
 }
 
 pub(super) fn names(names: &[&str]) -> Vec<Name> {

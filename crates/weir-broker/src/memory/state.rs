@@ -320,6 +320,9 @@ impl State {
         let Some(link) = self.links.get_mut(&id) else { return };
         let interest = link.devices.entry(Name::clone(&claim.device)).or_default();
         interest.insert(claim.connection);
+        if !claim.is_counted {
+            return;
+        }
         let connections_max = link.options.connections_per_device_max;
         let nanos = i128::try_from((now - self.started).as_nanos()).unwrap_or(i128::MAX);
         let lives = |link| self.nodes.lives(link, now);

@@ -247,15 +247,16 @@ async fn a_failover_loses_the_newest_messages_and_begins_an_epoch() {
     }
 }
 
+fn claim(connection: u64) -> Claim {
+    let connection = ConnectionNumber(connection);
+    Claim { device: "d".into(), connection, age: Duration::ZERO, is_counted: true }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_killed_node_counts_until_its_announcement_ends() {
     let fixture = Fixture::new().await;
-    let claim = |connection| {
-        let connection = ConnectionNumber(connection);
-        vec![Claim { device: "d".into(), connection, age: Duration::ZERO }]
-    };
     let (other, recorder) = node(&fixture.memory, "b");
-    other.claim(claim(7)).await.unwrap();
+    other.claim(vec![claim(7)]).await.unwrap();
     assert_eq!(fixture.memory.connections("d"), [ConnectionNumber(7)].into());
     fixture.memory.kill("b");
     assert!(other.nodes().await.is_err());
@@ -334,8 +335,6 @@ async fn a_node_that_was_silent_for_long_has_claimed_nothing() {
     for (silence, is_remembered) in [(35, true), (45, false)] {
         let memory = Memory::new(&MemoryOptions::default());
         let node = node(&memory, "a").0;
-        let claim =
-            Claim { device: "d".into(), connection: ConnectionNumber(1), age: Duration::ZERO };
         let about = Node {
             number: node.number(),
             name: "a".to_owned(),
@@ -343,7 +342,7 @@ async fn a_node_that_was_silent_for_long_has_claimed_nothing() {
             about: "{}".to_owned(),
         };
         node.announce(about.clone()).await.unwrap();
-        node.claim(vec![claim]).await.unwrap();
+        node.claim(vec![claim(1)]).await.unwrap();
         pause(silence).await;
         assert_eq!(memory.connections("d"), [].into());
         node.announce(about).await.unwrap();

@@ -31,8 +31,11 @@ impl Client {
         // Under the lock, so that a release that comes later does not overtake it. Messages and evictions are heard
         // before the record is changed.
         self.servers.join(interests, until, Some(devices)).await?;
-        let mut open: Vec<&Claim> = claims.iter().collect();
+        let mut open: Vec<&Claim> = claims.iter().filter(|claim| claim.is_counted).collect();
         for lives_now in [false, true] {
+            if open.is_empty() {
+                break;
+            }
             let lives = if lives_now { self.living(until).await? } else { self.lived() };
             let request = |claim: &&Claim| self.claim_request(claim, began, &lives, lives_now);
             let requests = open.iter().map(request).collect();
@@ -44,9 +47,6 @@ impl Client {
                 }
             }
             open = unsettled;
-            if open.is_empty() {
-                break;
-            }
         }
         Ok(())
     }

@@ -12,7 +12,7 @@ use weir_tests::{Proxy, Redis};
 
 fn claim(device: &str, connection: u64, age_ms: u64) -> Claim {
     let (connection, age) = (ConnectionNumber(connection), Duration::from_millis(age_ms));
-    Claim { device: device.into(), connection, age }
+    Claim { device: device.into(), connection, age, is_counted: true }
 }
 
 fn evicted(device: &str, connection: u64) -> Event {

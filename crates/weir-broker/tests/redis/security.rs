@@ -55,7 +55,8 @@ async fn a_user_and_a_password_are_given() {
 /// Every method succeeds once.
 async fn everything_is_allowed(broker: &RedisBroker) {
     let (connection, device) = (ConnectionNumber(1), Name::from("d"));
-    let claim = Claim { device: device.clone(), connection, age: Duration::ZERO };
+    let claim =
+        Claim { device: device.clone(), connection, age: Duration::ZERO, is_counted: true };
     let member = (Name::from("t"), Member { connection, device: device.clone() });
     let (name, about) = ("one".to_owned(), String::new());
     let node = Node { number: broker.number(), name, revoked_to: None, about };

@@ -172,9 +172,9 @@ impl SharedState {
                     }
                 }
             }
-            Target::Device(device) => self.publish_once(publication, || {
-                self.publish_to_device(device, |_| true, &draft()?)
-            })?,
+            Target::Device(device) => {
+                self.publish_once(publication, || self.publish_to_device(device, &draft()?))?
+            }
             Target::All => self.publish_once(publication, || self.publish_to_all(&draft()?))?,
         })
     }
@@ -230,30 +230,28 @@ impl SharedState {
         Ok(Publishing::sent(waiting, (draft.id, connections), self.counters()))
     }
 
-    /// Publishes to those connections of the device that `wants` chooses. Holds the device's lock. If
-    /// one connection replaces another at this moment, the old or the new one gets the message.
+    /// Publishes to the connections of the device on this node. Holds the device's lock. If one
+    /// connection replaces another at this moment, the old or the new one gets the message.
     pub(in crate::core) fn publish_to_device(
         &self,
         device: &str,
-        wants: impl Fn(ConnId) -> bool,
         draft: &Draft<'_>,
     ) -> Result<Accepted, PublishError> {
         self.devices.look_at(device, |conns| {
-            let conns = || conns.iter().filter(|conn| wants(*conn));
-            let count = conns().count();
+            let count = conns.len();
             if count == 0 {
                 return Ok(draft.accepted(0));
             }
-            let credits = conns().map(|conn| {
+            let credits = conns.iter().map(|conn| {
                 mailboxes::try_credit(self.mailbox(conn.shard()), Priority::Normal, draft.publisher)
             });
             let credits: Credits<'_> =
                 credits.collect::<Option<_>>().ok_or(PublishError::Busy(RETRY_AFTER))?;
             // The first connection identifies the device.
-            let target = conns().next().map_or(0, ConnId::to_u64);
+            let target = conns.iter().next().map_or(0, ConnId::to_u64);
             let message =
                 draft.message(target).ok_or(PublishError::BudgetExhausted(RETRY_AFTER))?;
-            for (credit, conn) in credits.into_iter().zip(conns()) {
+            for (credit, conn) in credits.into_iter().zip(conns.iter()) {
                 credit.push(Command::Send(conn, Item::Message(Arc::clone(&message))));
             }
             Ok(draft.accepted(count))

@@ -21,6 +21,8 @@ pub(crate) struct Entered<'a> {
     pub(crate) device: DeviceRef,
     pub(crate) conn: ConnId,
     pub(crate) order: AcceptOrder,
+    /// Whether it counts for its device: not if it is a service's.
+    pub(crate) is_counted: bool,
 }
 
 /// The marked slots of a stripe.
@@ -107,8 +109,7 @@ impl Devices {
     }
 
     /// Takes the marks of at most `devices_max` devices from that place on, once round the table.
-    /// Calls `each` for their connections, but not for those of services, under the device's lock.
-    /// It must not wait.
+    /// Calls `each` for their connections under the device's lock. It must not wait.
     pub(crate) fn take_due(
         &self,
         from: &mut DevicePlace,
@@ -123,7 +124,7 @@ impl Devices {
                 && let Some(slot) = stripe.due.next(from.slot)
             {
                 stripe.due.clear(slot);
-                stripe.each_counted(device_ref(from.stripe, slot), &mut each);
+                stripe.each_entered(device_ref(from.stripe, slot), &mut each);
                 from.slot = slot + 1;
                 left -= 1;
             }
@@ -134,15 +135,15 @@ impl Devices {
         }
     }
 
-    /// Calls `each` for a connection, if it is in its device's record and is none of a service.
-    pub(crate) fn look_at_counted(
+    /// Calls `each` for a connection, if it is in its device's record.
+    pub(crate) fn look_at_entered(
         &self,
         device: DeviceRef,
         conn: ConnId,
         mut each: impl FnMut(Entered<'_>),
     ) {
         let stripe = self.lock(parts(device).0);
-        stripe.each_counted(device, |entered| {
+        stripe.each_entered(device, |entered| {
             if entered.conn == conn {
                 each(entered);
             }
@@ -151,14 +152,13 @@ impl Devices {
 }
 
 impl Stripe {
-    fn each_counted(&self, device: DeviceRef, mut each: impl FnMut(Entered<'_>)) {
+    fn each_entered(&self, device: DeviceRef, mut each: impl FnMut(Entered<'_>)) {
         let (_, slot) = parts(device);
         let Some(Record { id, conns, .. }) = self.records.get(slot) else { return };
         for place in 0..conns.len() {
             let Some((order, conn)) = conns.get(place) else { continue };
-            if !self.uncounted.contains(&conn) {
-                each(Entered { id, device, conn, order });
-            }
+            let is_counted = !self.uncounted.contains(&conn);
+            each(Entered { id, device, conn, order, is_counted });
         }
     }
 }

@@ -241,18 +241,6 @@ impl Devices {
         true
     }
 
-    /// The connections of a service under this id; nearly always there are none.
-    pub(crate) fn uncounted_of(&self, id: &str) -> Vec<ConnId> {
-        let hash = self.hasher.hash_one(id);
-        let stripe = self.lock(stripe_of(hash));
-        if stripe.uncounted.is_empty() {
-            return Vec::new();
-        }
-        let record = stripe.find(hash, id).and_then(|slot| stripe.records.get(slot));
-        let conns = record.into_iter().flat_map(|record| Handles(&record.conns).iter());
-        conns.filter(|conn| stripe.uncounted.contains(conn)).collect()
-    }
-
     /// The device's connections, oldest first; `None` if the device is unknown.
     pub(crate) fn connections_of(&self, id: &str) -> Option<Vec<ConnId>> {
         let hash = self.hasher.hash_one(id);

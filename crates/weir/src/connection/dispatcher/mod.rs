@@ -296,7 +296,7 @@ impl Dispatcher {
                 if let Some(term) = term {
                     self.terms.enter(conn, term, unix_millis());
                 }
-                if let Some(node) = self.shared.node.as_ref().filter(|_| replaces) {
+                if let Some(node) = &self.shared.node {
                     node.claim(&self.shared.devices, pin.device(), conn);
                 }
                 self.tell(conn, pin.device(), || EventKind::Connected);

@@ -1,4 +1,4 @@
-//! The connections that count for their devices, on their way to the broker.
+//! The connections of devices, on their way to the broker.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -51,6 +51,7 @@ struct Due {
     device: DeviceRef,
     conn: ConnId,
     order: AcceptOrder,
+    is_counted: bool,
 }
 
 impl Claims {
@@ -119,7 +120,7 @@ impl Claims {
         };
         let mut each = |entered: Entered<'_>| batch.claims.push(entered.into());
         for (device, conn) in &entered {
-            devices.look_at_counted(*device, *conn, &mut each);
+            devices.look_at_entered(*device, *conn, &mut each);
         }
         devices.take_due(place, BATCH - entered.len(), each);
         let mut changes = self.lock();
@@ -179,8 +180,8 @@ impl Changes {
 
 impl From<Entered<'_>> for Due {
     fn from(entered: Entered<'_>) -> Due {
-        let Entered { id, device, conn, order } = entered;
-        Due { id: id.into(), device, conn, order }
+        let Entered { id, device, conn, order, is_counted } = entered;
+        Due { id: id.into(), device, conn, order, is_counted }
     }
 }
 
@@ -214,10 +215,11 @@ impl ClusterNode {
         admission: &Admission,
         batch: Batch,
     ) -> Result<(), weir_broker::Error> {
-        let claim = |device: &Name, conn: &ConnId, age| Claim {
+        let claim = |(device, conn): (&Name, &ConnId), age, is_counted| Claim {
             device: Name::clone(device),
             connection: ConnectionNumber(conn.to_u64()),
             age,
+            is_counted,
         };
         let broker = self.cluster.broker();
         let Batch { claims, releases } = batch;
@@ -225,15 +227,18 @@ impl ClusterNode {
         // A device may have several connections.
         while !left.is_empty() {
             let (part, rest) = left.split_at(left.len().min(BATCH));
-            let part = part.iter().map(|due| claim(&due.id, &due.conn, admission.age(due.order)));
+            let part = part.iter().map(|due| {
+                claim((&due.id, &due.conn), admission.age(due.order), due.is_counted)
+            });
             if let Err(error) = broker.claim(part.collect()).await {
                 self.claims.give_back(devices, left, releases);
                 return Err(error);
             }
             left = rest;
         }
+        let released = releases.iter();
         let released: Vec<Claim> =
-            releases.iter().map(|(id, conn)| claim(id, conn, Duration::ZERO)).collect();
+            released.map(|(id, conn)| claim((id, conn), Duration::ZERO, true)).collect();
         if !released.is_empty()
             && let Err(error) = broker.release(released).await
         {

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `local` | takes what the broker tells, and runs the tasks |
 //! | `sending` | messages to devices and to all, to the broker and from it |
-//! | `claims` | tells the broker which connections count for their devices |
+//! | `claims` | tells the broker which devices have which connections here |
 //! | `revocations` | carries out each revocation once, and knows how far it is |
 //! | `announcing` | tells the other nodes of this one, and lists them |
 //! | `questions` | asks other nodes about their connections, and answers them |

@@ -43,11 +43,6 @@ impl SharedState {
         Ok(match target {
             Target::Device(id) => {
                 let connections = self.devices.look_at(id, |conns| conns.len());
-                // The broker knows no connections of services: they get it here.
-                let services = self.devices.uncounted_of(id);
-                if !services.is_empty() {
-                    self.publish_to_device(id, |conn| services.contains(&conn), draft)?;
-                }
                 let device = Name::from(id);
                 let call = async move {
                     broker.to_device(device, payload).await.map(NodesReached::Subscribed)
@@ -74,10 +69,7 @@ impl SharedState {
                 Some(ttl) => {
                     let draft = Draft::of_node(self, envelope.push, ttl);
                     let accepted = match device {
-                        Some(id) => {
-                            let services = self.devices.uncounted_of(id);
-                            self.publish_to_device(id, |conn| !services.contains(&conn), &draft)
-                        }
+                        Some(id) => self.publish_to_device(id, &draft),
                         None => self.publish_to_all(&draft),
                     };
                     accepted.map_or(FromBroker::Lost, |_| FromBroker::Delivered)
