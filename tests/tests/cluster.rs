@@ -1,5 +1,5 @@
-//! Several nodes over a real Redis: one topic for all, resuming elsewhere, who is in a topic, and a
-//! Redis that dies.
+//! Several nodes over a real Redis: one topic for all, resuming elsewhere, histories, who is in a topic,
+//! and a Redis that dies.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -11,7 +11,7 @@ use weir_wire::v1::{self, client_message, push, server_message};
 
 /// A node of the cluster in that Redis.
 fn node(redis: &Redis, name: &str) -> Result<Server> {
-    Server::start(&format!(
+    Server::start_with_http(&format!(
         r#"
 [auth]
 anonymous = true
@@ -26,13 +26,20 @@ presence_for = ["devices"]
 [[topic_classes]]
 pattern = "kept/*"
 retention_messages = 100
+history = true
 publish = ["devices"]
 [[topic_classes]]
 pattern = "short/*"
 retention_messages = 100
 retention_bytes = 8192
 message_bytes_max = 2048
+history = true
 publish = ["devices"]
+[[topic_classes]]
+pattern = "big/*"
+retention_messages = 100
+retention_bytes = 200000
+history = true
 [[topic_classes]]
 pattern = "own/*"
 scope = "node"
@@ -176,6 +183,151 @@ fn a_resume_gets_what_redis_keeps_also_where_a_node_keeps_less() -> Result<()> {
             let reads = node.metrics()?.sum("weir_cluster_resume_reads_total", "");
             assert!(reads > 0.0);
         }
+    }
+    Ok(())
+}
+
+fn history(node: &Server, topic: &str, query: &str) -> Result<Answer> {
+    let topic = topic.replace('/', "%2F");
+    Answer::get(node.http()?, &format!("/v1/topics/{topic}/history?{query}"))
+}
+
+/// A history, as its pages tell it.
+struct Told {
+    epoch: String,
+    /// Of the first page.
+    is_recovered: bool,
+    messages: Vec<(u64, String)>,
+    pages: usize,
+}
+
+/// Reads a history to its end, from a position on.
+fn read_history(node: &Server, topic: &str, after: &str, limit: usize) -> Result<Told> {
+    let mut told: Option<Told> = None;
+    let mut after = after.to_owned();
+    loop {
+        let answer = history(node, topic, &format!("limit={limit}{after}"))?;
+        ensure!(answer.status == 200, "{answer:?}");
+        let page: Value = serde_json::from_str(&answer.body)?;
+        let text = |value: &Value| value.as_str().map(str::to_owned).context("a text");
+        let messages = page["messages"].as_array().context("it has messages")?;
+        let message = |one: &Value| Ok((text(&one["offset"])?.parse()?, text(&one["text"])?));
+        let messages = messages.iter().map(message).collect::<Result<Vec<(u64, String)>>>()?;
+        let epoch = text(&page["epoch"])?;
+        let is_recovered = page["recovered"] == true;
+        match &mut told {
+            None => told = Some(Told { epoch, is_recovered, messages, pages: 1 }),
+            Some(told) => {
+                ensure!(is_recovered && epoch == told.epoch, "a later page misses something");
+                told.messages.extend(messages);
+                told.pages += 1;
+            }
+        }
+        if page["more"] == false {
+            return told.context("there was a page");
+        }
+        after = format!("&after={}", text(&page["next"])?);
+    }
+}
+
+#[test]
+fn a_history_is_what_redis_keeps_whatever_a_node_keeps() -> Result<()> {
+    let redis = Redis::start()?;
+    let (first, second) = (node(&redis, "a")?, node(&redis, "b")?);
+    let mut device = Device::greet(first.tcp, "d", &[])?;
+    subscribe(&mut device, "short/a", None)?;
+    let text = |number: u64| format!("{number:01000}");
+    let mut epoch = String::new();
+    for number in 1..=120 {
+        epoch = publish(&second, "short/a", &text(number))?["epoch"].to_string().replace('"', "");
+    }
+    texts(&mut device, 120)?;
+    let kept = |from: u64| (from..=120).map(|number| (number, text(number)));
+    let reads = |node: &Server| Ok::<_, anyhow::Error>(node.metrics()?.sum(READS, ""));
+    let check = |node: &Server| -> Result<()> {
+        // Of the hundred messages that Redis keeps, a node keeps fewer than eight.
+        for (after, limit, is_recovered, from) in [
+            (String::new(), 1000, false, 21),
+            (String::new(), 7, false, 21),
+            (format!("&after={epoch}-20"), 9, true, 21),
+            (format!("&after={epoch}-5"), 1000, false, 21),
+            (format!("&after={epoch}-50"), 30, true, 51),
+            ("&after=00000000000000ff-50".to_owned(), 1000, false, 21),
+            (format!("&after={epoch}-121"), 1000, false, 21),
+        ] {
+            let told = read_history(node, "short/a", &after, limit)?;
+            let found = (&told.epoch, told.is_recovered);
+            assert_eq!(found, (&epoch, is_recovered), "{after} {limit}");
+            assert!(kept(from).eq(told.messages), "{after} {limit}");
+            assert_eq!(told.pages, usize::try_from(120 - from + 1)?.div_ceil(limit));
+        }
+        assert!(reads(node)? > 0.0);
+        // What it keeps itself costs Redis nothing, once it follows the topic.
+        let newest = format!("&after={epoch}-118");
+        let told = read_history(node, "short/a", &newest, 1000)?;
+        assert!(told.is_recovered && kept(119).eq(told.messages));
+        let before = reads(node)?;
+        read_history(node, "short/a", &newest, 1000)?;
+        read_history(node, "short/a", &format!("&after={epoch}-120"), 1000)?;
+        assert_eq!(reads(node)?, before);
+        Ok(())
+    };
+    check(&first)?;
+    check(&second)?;
+    // Nobody ever followed the topic at this node; then every node restarts.
+    check(&node(&redis, "c")?)?;
+    drop((device, first, second));
+    check(&node(&redis, "d")?)?;
+    Ok(())
+}
+
+#[test]
+fn an_answer_of_history_is_as_long_as_it_may_be_wherever_it_comes_from() -> Result<()> {
+    let redis = Redis::start()?;
+    let (first, second) = (node(&redis, "a")?, node(&redis, "b")?);
+    let text = "x".repeat(50_000);
+    for _ in 0..30 {
+        publish(&first, "big/a", &text)?;
+    }
+    let told = read_history(&second, "big/a", "", 100)?;
+    let offsets: Vec<u64> = told.messages.iter().map(|(offset, _)| *offset).collect();
+    assert_eq!((offsets, told.pages), ((1..=30).collect(), 2));
+    let answer = history(&second, "big/a", "limit=100")?;
+    assert!((1_000_000..=(1 << 20) + 1000).contains(&answer.body.len()), "{}", answer.body.len());
+    Ok(())
+}
+
+#[test]
+fn without_redis_no_history_is_told() -> Result<()> {
+    let mut redis = Redis::start()?;
+    let (first, second) = (node(&redis, "a")?, node(&redis, "b")?);
+    let mut device = Device::greet(first.tcp, "d", &[])?;
+    subscribe(&mut device, "kept/a", None)?;
+    publish(&second, "kept/a", "one")?;
+    texts(&mut device, 1)?;
+    let before = read_history(&first, "kept/a", "", 100)?;
+    assert_eq!(before.messages, [(1, "one".to_owned())]);
+    redis.suspend()?;
+    // The first requests may come before the node knows that Redis is silent.
+    for _ in 0..3 {
+        for (node, topic) in [(&first, "kept/b"), (&second, "kept/a")] {
+            let answer = history(node, topic, "")?;
+            assert_eq!(answer.status, 503, "{answer:?}");
+            assert!(answer.head.to_ascii_lowercase().contains("\r\nretry-after: "), "{answer:?}");
+        }
+    }
+    first.await_metrics("the loss of Redis", |metrics| {
+        metrics.sum("weir_broker_reachable", "") == 0.0
+    })?;
+    // Nor by a node that follows the topic: others may have published meanwhile.
+    assert_eq!(history(&first, "kept/a", "")?.status, 503);
+    redis.resume()?;
+    for node in [&first, &second] {
+        node.await_metrics("the return of Redis", |metrics| {
+            metrics.sum("weir_broker_reachable", "") == 1.0
+        })?;
+        let told = read_history(node, "kept/a", "", 100)?;
+        assert_eq!((told.epoch, told.messages), (before.epoch.clone(), before.messages.clone()));
     }
     Ok(())
 }
@@ -340,3 +492,6 @@ fn who_is_in_a_topic_is_known_at_every_node() -> Result<()> {
     watcher.hear(&["watcher"])?;
     Ok(())
 }
+
+/// Parts of histories that a node has read from Redis.
+const READS: &str = "weir_cluster_history_reads_total";

@@ -199,8 +199,10 @@ async fn leave(broker: &RedisBroker, names: &[Name]) -> Result<()> {
 }
 
 async fn read(broker: &RedisBroker, names: &[Name]) -> Result<()> {
-    let query =
-        |topic: &Name| HistoryQuery { topic: Name::clone(topic), after: 0, messages_max: 256 };
+    let query = |topic: &Name| {
+        let (topic, bytes_max) = (Name::clone(topic), 1 << 18);
+        HistoryQuery { topic, after: 0, messages_max: 256, bytes_max }
+    };
     for names in names.chunks(CALL) {
         broker.read(names.iter().map(query).collect()).await?;
     }

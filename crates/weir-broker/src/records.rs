@@ -70,6 +70,8 @@ pub struct HistoryQuery {
     pub after: u64,
     /// How many at most.
     pub messages_max: usize,
+    /// How many bytes they have together at most. The first one may have more.
+    pub bytes_max: usize,
 }
 
 /// A part of what a broker keeps of a topic.

@@ -48,6 +48,24 @@ pub async fn what_is_kept_is_read_in_parts(make: &impl Make) {
         assert_eq!(first, (!expected.is_empty()).then_some(after + 1));
     }
     assert_eq!(two.read("t", u64::MAX, 10).await.messages, []);
+    // By bytes: 1 to 9 have one each, the others two. One message always comes.
+    for (after, limits, count) in [
+        (0, (100, 9), 9),
+        (0, (100, 10), 9),
+        (0, (100, 11), 10),
+        (0, (5, 11), 5),
+        (10, (100, 5), 2),
+        (10, (100, 1), 1),
+        (10, (100, 0), 1),
+        (10, (0, 100), 0),
+        (0, (100, 91), 50),
+    ] {
+        let history = two.read_bytes("t", after, limits).await;
+        let skipped = texts.iter().skip(usize::try_from(after).expect("small"));
+        let expected: Vec<&String> = skipped.take(count).collect();
+        let found = read_texts(&history);
+        assert_eq!(found.iter().collect::<Vec<_>>(), expected, "{limits:?} after {after}");
+    }
 }
 
 /// Queries and topics of one call are answered in order.
@@ -60,7 +78,10 @@ pub async fn many_topics_are_asked_at_once(make: &impl Make) {
     peer.broker.publish(batches).await.expect("the broker answers");
     let texts: Vec<&str> = topics.iter().map(String::as_str).collect();
     let tops = peer.broker.tops(names(&texts)).await.expect("the broker answers");
-    let query = |topic: &&str| HistoryQuery { topic: (*topic).into(), after: 0, messages_max: 1 };
+    let query = |topic: &&str| {
+        let (topic, bytes_max) = ((*topic).into(), usize::MAX);
+        HistoryQuery { topic, after: 0, messages_max: 1, bytes_max }
+    };
     let queries: Vec<HistoryQuery> = texts.iter().map(query).collect();
     let histories = peer.broker.read(queries).await.expect("the broker answers");
     assert_eq!((tops.len(), histories.len()), (700, 700));

@@ -134,7 +134,17 @@ impl Peer {
     }
 
     pub(super) async fn read(&self, topic: &str, after: u64, messages_max: usize) -> History {
-        let query = HistoryQuery { topic: topic.into(), after, messages_max };
+        self.read_bytes(topic, after, (messages_max, usize::MAX)).await
+    }
+
+    /// The limits are on messages and on their bytes.
+    pub(super) async fn read_bytes(
+        &self,
+        topic: &str,
+        after: u64,
+        (messages_max, bytes_max): (usize, usize),
+    ) -> History {
+        let query = HistoryQuery { topic: topic.into(), after, messages_max, bytes_max };
         let mut answers = self.broker.read(vec![query]).await.expect("the broker answers");
         assert_eq!(answers.len(), 1, "one query has one answer");
         answers.remove(0)

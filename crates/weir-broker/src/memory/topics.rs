@@ -120,8 +120,14 @@ impl Topics {
         let from = query.after.saturating_add(1).max(first).min(topic.top.offset + 1);
         let skipped = usize::try_from(from - first).unwrap_or(usize::MAX);
         let kept = (from..).zip(topic.kept.iter().skip(skipped)).take(query.messages_max);
-        let messages =
-            kept.map(|(offset, kept)| Received { offset, payload: kept.payload.clone() }).collect();
+        let mut bytes = 0;
+        let fits = |(offset, kept): &(u64, &Kept)| {
+            bytes += kept.payload.len();
+            *offset == from || bytes <= query.bytes_max
+        };
+        let received =
+            |(offset, kept): (u64, &Kept)| Received { offset, payload: kept.payload.clone() };
+        let messages = kept.take_while(fits).map(received).collect();
         History { top: topic.top, first, began: topic.began, messages }
     }
 

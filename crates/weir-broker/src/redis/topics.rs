@@ -40,7 +40,8 @@ impl Client {
                 .arg(new_epoch())
                 .arg(millis(self.topic_kept))
                 .arg(query.after)
-                .arg(query.messages_max);
+                .arg(query.messages_max)
+                .arg(query.bytes_max);
             Request { slot: place.slot, command }
         };
         let requests = queries.iter().map(request).collect();

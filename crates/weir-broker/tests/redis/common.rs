@@ -121,7 +121,8 @@ pub(crate) async fn read(
     topic: &str,
     after: u64,
 ) -> (u64, u64, Vec<(u64, String)>) {
-    let query = HistoryQuery { topic: topic.into(), after, messages_max: 1000 };
+    let (topic, bytes_max) = (topic.into(), usize::MAX);
+    let query = HistoryQuery { topic, after, messages_max: 1000, bytes_max };
     let history = broker.read(vec![query]).await.expect("an answer").remove(0);
     let message =
         |received: Received| (received.offset, String::from_utf8(received.payload).expect("text"));

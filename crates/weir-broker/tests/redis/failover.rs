@@ -47,7 +47,8 @@ async fn a_lost_tail_ends_the_epoch() {
     assert_eq!(offsets, [3, 4]);
     let expected = [(top.epoch, 3, "c".to_owned()), (top.epoch, 4, "d".into())];
     assert_eq!(heard.messages("t", 2).await, expected);
-    let query = HistoryQuery { topic: "t".into(), after: 0, messages_max: 10 };
+    let (topic, bytes_max) = ("t".into(), usize::MAX);
+    let query = HistoryQuery { topic, after: 0, messages_max: 10, bytes_max };
     let history = broker.read(vec![query]).await.expect("read").remove(0);
     assert_eq!((history.first, history.began, history.messages.len()), (1, 2, 4));
 

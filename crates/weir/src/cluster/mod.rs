@@ -15,17 +15,19 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep};
 use weir_broker::{
-    Answer, BatchId, Broker, DurationCounts, Entry, EventHandler, Name, NodeNumber, Overloaded,
-    PublishQueue, QueueCounts, QueueLimits, RedisBroker, RedisOptions, Retention, Waiting,
+    Answer, BatchId, Broker, DurationCounts, Entry, Error, EventHandler, History, HistoryQuery,
+    Name, NodeNumber, Overloaded, PublishQueue, QueueCounts, QueueLimits, RedisBroker,
+    RedisOptions, Retention, Waiting,
 };
 
 use crate::base::clock::unix_time;
 use crate::base::config::Config;
 use crate::observe::counters::Counters;
 use crate::tls::SharedSessions;
-use crate::topics::{Followed, Router};
+use crate::topics::{Followed, Range, Router};
 pub(crate) use events::{BrokerEvents, LocalNode};
 pub(crate) use presence::run as run_presence;
 use sessions::ClusterSessions;
@@ -39,6 +41,8 @@ pub(crate) struct Cluster {
     queue: Arc<PublishQueue>,
     router: Arc<Router>,
     settings: ClusterSettings,
+    /// Requests that may read a history.
+    histories: Semaphore,
 }
 
 /// What a node of a cluster may be told.
@@ -130,7 +134,8 @@ impl Cluster {
         let queue = PublishQueue::new(Arc::clone(&broker), settings.queue.clone(), BatchId(first));
         let queue = Arc::new(queue);
         events.set_queue(&queue);
-        let cluster = Arc::new(Cluster { broker, queue, router, settings });
+        let histories = Semaphore::new(HISTORIES_MAX);
+        let cluster = Arc::new(Cluster { broker, queue, router, settings, histories });
         worker::start(&cluster);
         cluster
     }
@@ -172,6 +177,31 @@ impl Cluster {
         Ok(())
     }
 
+    /// Waits until a part of a history may be read.
+    pub(crate) async fn turn_to_read(&self) -> Option<SemaphorePermit<'_>> {
+        // Nobody closes it.
+        self.histories.acquire().await.ok()
+    }
+
+    /// Reads a part of what the broker keeps of a topic.
+    pub(crate) async fn history(&self, topic: &str, range: Range) -> Result<History, Error> {
+        if self.router.is_broker_lost() {
+            return Err(Error::Unavailable("it is lost".to_owned()));
+        }
+        let topic = Name::from(topic);
+        let kept = self.read(range.query(&topic, true)).await?;
+        if range.is_known_at(kept.top) {
+            return Ok(kept);
+        }
+        self.read(range.query(&topic, false)).await
+    }
+
+    async fn read(&self, query: HistoryQuery) -> Result<History, Error> {
+        let histories = self.broker.read(vec![query]).await?;
+        let missing = || Error::Damaged("an answer is missing".to_owned());
+        histories.into_iter().next().ok_or_else(missing)
+    }
+
     /// What has gone through the queue to the broker.
     pub(crate) fn queue_counts(&self) -> QueueCounts {
         self.queue.counts()
@@ -204,6 +234,8 @@ impl Cluster {
     }
 }
 
+/// Each takes as much of the byte budget as its answer may have, until it knows how much that is.
+const HISTORIES_MAX: usize = 4;
 /// How long a request waits for a topic: a slow broker's answer, twice.
 const FOLLOW_TIMEOUT: Duration = Duration::from_secs(2);
 /// A broker nearby answers in less.

@@ -124,6 +124,7 @@ async fn read_soon(cluster: &Arc<Cluster>, topics: Vec<Read>, reads: &Arc<Semaph
             topic: Name::clone(topic),
             after: *after,
             messages_max: PAGE_MAX,
+            bytes_max: PAGE_BYTES_MAX,
         };
         let answer = cluster.broker.read(topics.iter().map(query).collect()).await;
         drop(permit);
@@ -213,9 +214,10 @@ async fn compare(cluster: Weak<Cluster>) {
 
 /// Topics in one call.
 const JOINS_MAX: usize = 512;
-/// Topics in one read, and messages of each: a page is some hundred kilobytes at the most.
+/// Topics in one read, and messages and bytes of each.
 const QUERIES_MAX: usize = 64;
 const PAGE_MAX: usize = 256;
+const PAGE_BYTES_MAX: usize = 256 << 10;
 /// Reads on their way.
 const READS_MAX: usize = 16;
 /// Reads for resumes on their way, and parts in each; a part is about `low_watermark_bytes` long.

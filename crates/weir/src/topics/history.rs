@@ -16,6 +16,8 @@ pub(crate) struct History {
     pub(crate) sent: u64,
     /// Whether every message sent since the requested position is here or in a later part.
     pub(crate) recovered: bool,
+    /// Offset that this part reaches: the next one begins behind it.
+    pub(crate) reached: u64,
     /// Whether this part ends with the newest retained message.
     pub(crate) is_all: bool,
     /// In order of their offsets; conflation in ticks leaves gaps.
@@ -33,23 +35,46 @@ pub(crate) struct Range {
     pub(crate) bytes_max: usize,
 }
 
+/// Where the requested part of a history is.
+#[derive(Debug)]
+pub(crate) enum Found {
+    Here(History),
+    /// No topic has this name, so nothing is retained.
+    Nowhere,
+    /// At the broker: this node does not follow the topic, or retains less of it.
+    AtBroker,
+}
+
 impl Router {
-    /// Reads a topic's retained messages; `None` if no topic has this name.
+    /// Reads a topic's retained messages.
     ///
     /// Cost: copies only references under the topic's lock.
-    pub(crate) fn history(&self, name: &str, range: Range) -> Option<History> {
-        let topic = self.find(name)?;
+    pub(crate) fn history(&self, name: &str, range: Range) -> Found {
+        let Some(topic) = self.find(name) else {
+            return match self.classes.of(name).is_cluster {
+                true => Found::AtBroker,
+                false => Found::Nowhere,
+            };
+        };
         let state = topic.lock();
+        if topic.class.is_cluster && !state.is_live() {
+            return Found::AtBroker;
+        }
+        let empty = Ring::default();
+        let ring = state.extra.as_ref().map_or(&empty, |extra| &extra.ring);
         let missed = range.after.map(|position| topic.missed(&state, position));
         let (recovered, behind) = match missed {
             Some(Missed::Nothing) => (true, state.sent(&topic.class)),
             Some(Missed::Since(offset)) => (true, offset),
-            Some(Missed::AtBroker(_) | Missed::Unknown) | None => (false, 0),
+            Some(Missed::AtBroker(_)) => return Found::AtBroker,
+            // The broker may know an epoch or an offset that this node has yet to hear of.
+            Some(Missed::Unknown) if topic.class.is_cluster => return Found::AtBroker,
+            None if topic.class.is_cluster && ring.is_cut() => return Found::AtBroker,
+            Some(Missed::Unknown) | None => (false, 0),
         };
-        let empty = Ring::default();
-        let ring = state.extra.as_ref().map_or(&empty, |extra| &extra.ring);
         let (messages, is_all) = ring.some_behind(behind, range.bytes_max, range.messages_max);
         let (epoch, sent) = (state.epoch, state.sent(&topic.class));
-        Some(History { epoch, sent, recovered, is_all, messages })
+        let reached = messages.last().map_or(behind, |message| message.offset());
+        Found::Here(History { epoch, sent, recovered, reached, is_all, messages })
     }
 }

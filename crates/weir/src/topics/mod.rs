@@ -41,7 +41,7 @@ use follow::{ClusterTopic, Needs};
 pub(crate) use follow::{Envelope, Followed, Need, Question, Replay, SeededBug};
 use formats::Formats;
 pub(crate) use formats::SharedFormats;
-pub(crate) use history::{History, Range};
+pub(crate) use history::{Found, History, Range};
 use ids::Ids;
 pub(crate) use ids::Retirement;
 pub(crate) use presence::Changes;

@@ -337,7 +337,7 @@ impl Router {
         let mut state = topic.lock();
         let has_next = state.extra.as_ref().is_some_and(|extra| extra.ring.reaches(after));
         if epoch == state.epoch && !has_next && topic.may_be_kept(&state, after) {
-            return self.read_next(&topic, &state, (conn, number), after);
+            return self.read_next(&topic, (conn, number), after);
         }
         if epoch != state.epoch || !has_next {
             return self.fall_behind(credit, conn, (&topic, &mut state), (epoch, after));

@@ -62,11 +62,6 @@ impl Ring {
         self.is_cut
     }
 
-    /// What a message of the ring occupies on average; `None` if there is none.
-    pub(super) fn mean_bytes(&self) -> Option<usize> {
-        self.bytes.checked_div(self.len())
-    }
-
     /// The messages after `offset` whose frames together have at most `bytes_max` bytes; the first
     /// one always fits. The flag says whether the ring has no later messages.
     pub(super) fn behind(&self, offset: u64, bytes_max: usize) -> (Box<[Arc<Message>]>, bool) {

@@ -2,7 +2,7 @@
 --
 -- KEYS: 1 the topic (hash), 2 its messages (stream).
 -- ARGV: 1 an epoch for the case that a new one is needed, 2 for how long to remember a new topic (ms), 3 an offset, 4
--- how many messages above it.
+-- how many messages above it, 5 how many bytes these may have; the first one may have more.
 -- Answers: epoch, offset of the last message, offset behind which the epoch began, offset of the oldest that is kept, then offset and payload of each.
 local key, stream = KEYS[1], KEYS[2]
 local at = redis.call('HMGET', key, 'e', 'r', 'o', 'k', 's')
@@ -53,13 +53,26 @@ end
 
 local answer = { epoch, number(top), began, number(first) }
 local from = math.max(first, tonumber(ARGV[3]) + 1)
-if from <= top and tonumber(ARGV[4]) > 0 then
-  for _, entry in ipairs(redis.call('XRANGE', stream, number(from), '+', 'COUNT', ARGV[4])) do
+local left, bytes = tonumber(ARGV[4]), tonumber(ARGV[5])
+while from <= top and left > 0 do
+  -- Some at a time, so that few are taken out that have no room.
+  local count = math.min(left, 32)
+  local entries = redis.call('XRANGE', stream, number(from), '+', 'COUNT', count)
+  for _, entry in ipairs(entries) do
     local offset, expiry = string.match(entry[1], '^(%d+)-(%d+)$')
     if tonumber(expiry) > now then
+      bytes = bytes - #entry[2][2]
+      if bytes < 0 and #answer > 4 then
+        return answer
+      end
       answer[#answer + 1] = offset
       answer[#answer + 1] = entry[2][2]
     end
+    from = offset + 1
   end
+  if #entries < count then
+    break
+  end
+  left = left - count
 end
 return answer

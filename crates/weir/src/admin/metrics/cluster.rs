@@ -64,6 +64,11 @@ impl Gateway {
             "Parts of resumes that were read from the broker, as this node retains less than the broker.",
             front.resume_reads(),
         )?;
+        to.counter(
+            "weir_cluster_history_reads",
+            "Parts of histories that were read from the broker, as this node retains less, or does not follow the topic.",
+            front.history_reads(),
+        )?;
         to.counters(
             "weir_cluster_direct_messages",
             "Messages to devices and to all that the broker has brought to this node, by what happened to them.",

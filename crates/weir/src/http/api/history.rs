@@ -12,12 +12,14 @@ use weir_wire::v1::Position;
 use super::Api;
 use crate::auth::{Act, Requester};
 use crate::core::rights::{self, CallerDevice, Denied};
+use crate::core::state::SharedState;
 use crate::http::Caller;
 use crate::http::web::problem::{Kind, Problem};
 use crate::http::web::push;
 use crate::http::web::query::Query;
 use crate::http::web::reply::{self, Reply};
-use crate::topics::{History, Range};
+use crate::limits::http_ledger::{AnswerCharge, NoShare};
+use crate::topics::{Found, History, Range};
 
 /// A part of a topic's history.
 #[derive(Debug, Serialize, ToSchema)]
@@ -47,14 +49,9 @@ impl Api {
         (topic, range): (&str, Range),
     ) -> Result<Reply, Problem> {
         self.check_history(requester, topic)?;
-        self.handle.shared().follow([topic]).await.map_err(Problem::unknown_to_broker)?;
         let bytes_max = range.bytes_max.min(caller.ledger.part_bytes());
         let range = Range { bytes_max, ..range };
-        let history = self.handle.shared().router.history(topic, range);
-        // Without room for the answer, the answer is not made.
-        let messages = history.iter().flat_map(|history| &history.messages);
-        let expected = messages.map(|message| message.frame().len()).sum::<usize>().min(bytes_max);
-        let mut charge = caller.ledger.charge(expected)?;
+        let (history, mut charge) = self.find_history(caller, topic, range).await?;
         let view = match &history {
             Some(history) => HistoryView::new(topic, history, bytes_max),
             None => HistoryView::nothing(topic),
@@ -64,6 +61,40 @@ impl Api {
         let mut reply = reply::bytes(StatusCode::OK, "application/json", bytes.into());
         reply.extensions_mut().insert(Arc::new(charge));
         Ok(reply)
+    }
+
+    /// The history, and a charge for the answer: without room for it, it is not made.
+    async fn find_history(
+        &self,
+        caller: &Caller,
+        topic: &str,
+        range: Range,
+    ) -> Result<(Option<History>, AnswerCharge), Problem> {
+        let SharedState { router, cluster, .. } = &**self.handle.shared();
+        let charge = |bytes| caller.ledger.charge(bytes);
+        let bytes_of = |history: &History| {
+            let frames = history.messages.iter().map(|message| message.frame().len());
+            frames.sum::<usize>().min(range.bytes_max)
+        };
+        // A topic that is asked for again costs the broker nothing, as this node follows it then.
+        let _ = router.follow(topic);
+        let cluster = match (router.history(topic, range), cluster) {
+            (Found::AtBroker, Some(cluster)) => cluster,
+            (Found::Here(history), _) => {
+                let charge = charge(bytes_of(&history))?;
+                return Ok((Some(history), charge));
+            }
+            (Found::Nowhere | Found::AtBroker, _) => return Ok((None, charge(0)?)),
+        };
+        let _turn = cluster.turn_to_read().await;
+        // What comes is not known yet.
+        let mut charge = charge(range.bytes_max)?;
+        self.handle.counters().count_history_read();
+        let kept = cluster.history(topic, range).await;
+        let kept = kept.map_err(|_| Problem::unknown_to_broker(topic))?;
+        let history = router.history_of(topic, range, &kept).ok_or(NoShare::Budget)?;
+        charge.fit(bytes_of(&history))?;
+        Ok((Some(history), charge))
     }
 
     /// Refuses a caller that may not subscribe to the topic, and a topic whose class hides its
@@ -93,22 +124,27 @@ impl<'a> HistoryView<'a> {
     fn new(topic: &'a str, history: &History, bytes_max: usize) -> Self {
         let now = Nanos::now();
         let (mut messages, mut bytes) = (Vec::with_capacity(history.messages.len()), 0);
-        let mut reached = None;
+        let (mut reached, mut has_room) = (history.reached, true);
         for message in &history.messages {
             if message.expires_at().is_none_or(|at| at > now)
                 && let Some(json) = push::to_json(message.frame())
             {
                 bytes += json.get().len();
-                if bytes > bytes_max && !messages.is_empty() {
+                has_room = bytes <= bytes_max || messages.is_empty();
+                if !has_room {
                     break;
                 }
                 messages.push(json);
             }
-            reached = Some(message.offset());
+            reached = message.offset();
         }
-        let last = history.messages.last().map(|message| message.offset());
-        let more = !history.is_all || reached != last;
-        let next = if more { reached.unwrap_or(history.sent) } else { history.sent };
+        let more = !history.is_all || !has_room;
+        let next = match (more, has_room) {
+            (false, _) => history.sent,
+            // Those behind the last message here are left out too.
+            (true, true) => history.reached,
+            (true, false) => reached,
+        };
         HistoryView {
             topic,
             epoch: Some(format!("{:016x}", history.epoch)),
@@ -151,3 +187,25 @@ fn after(query: &Query) -> Result<Option<Position>, Problem> {
 /// The most bytes of the messages in one answer: some thousands of short ones. A single message may
 /// have more; see also [`Ledger::part_bytes`](crate::limits::http_ledger::Ledger::part_bytes).
 const BYTES_MAX: usize = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_of_which_nothing_is_left_leads_on() {
+        let part = |is_all| History {
+            epoch: 7,
+            sent: 9,
+            recovered: true,
+            reached: 6,
+            is_all,
+            messages: Box::default(),
+        };
+        for (is_all, next) in [(false, "0000000000000007-6"), (true, "0000000000000007-9")] {
+            let history = part(is_all);
+            let view = HistoryView::new("t", &history, 100);
+            assert_eq!((view.more, view.next.as_deref()), (!is_all, Some(next)));
+        }
+    }
+}

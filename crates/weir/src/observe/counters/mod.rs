@@ -39,6 +39,7 @@ pub struct Counters {
     subscribe_refused: [AtomicU64; SubscribeRefuseCause::ALL.len()],
     resumes: [AtomicU64; ResumeOutcome::ALL.len()],
     resume_reads: AtomicU64,
+    history_reads: AtomicU64,
     following: [AtomicU64; Following::ALL.len()],
     from_broker: [AtomicU64; FromBroker::ALL.len()],
     epoch_changes: [AtomicU64; EpochOutcome::ALL.len()],
@@ -480,6 +481,15 @@ impl Counters {
     /// Parts of resumes that the broker was asked for, as the ring of this node did not reach them.
     pub fn resume_reads(&self) -> u64 {
         self.resume_reads.load(Ordering::Relaxed)
+    }
+
+    /// Parts of histories that the broker was asked for, as this node did not have them.
+    pub fn history_reads(&self) -> u64 {
+        self.history_reads.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_history_read(&self) {
+        self.history_reads.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn count_resume_read(&self) {

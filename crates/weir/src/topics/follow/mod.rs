@@ -14,6 +14,7 @@
 
 mod apply;
 mod envelope;
+mod history;
 mod needs;
 mod parked;
 mod replay;

@@ -32,7 +32,7 @@ pub(crate) enum Need {
 pub(crate) struct Replay {
     pub(super) topic: Name,
     pub(super) after: u64,
-    pub(super) messages_max: usize,
+    pub(super) bytes_max: usize,
     pub(super) conn: ConnId,
     /// Of the resume.
     pub(super) number: u32,
@@ -44,7 +44,7 @@ impl Replay {
     /// What the broker is asked.
     pub(crate) fn query(&self) -> HistoryQuery {
         let (topic, after) = (Name::clone(&self.topic), self.after);
-        HistoryQuery { topic, after, messages_max: self.messages_max }
+        HistoryQuery { topic, after, messages_max: PART_MAX, bytes_max: self.bytes_max }
     }
 }
 
@@ -138,5 +138,7 @@ fn take_some<T>(list: &mut VecDeque<T>, limit: usize) -> Vec<T> {
     taken
 }
 
+/// Messages of a part of a resume, however short they are.
+const PART_MAX: usize = 256;
 /// Places that stay allocated without use.
 const NEEDS_KEPT: usize = 256;

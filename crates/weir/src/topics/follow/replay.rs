@@ -63,35 +63,31 @@ impl Router {
             },
         };
         self.parked.fetch_add(1, Ordering::Relaxed);
-        self.read_part(topic, state, (conn, number), after, Some(subscriber));
+        self.read_part(topic, (conn, number), after, Some(subscriber));
     }
 
     /// A running resume goes on with what the broker keeps behind this offset.
     pub(in crate::topics) fn read_next(
         &self,
         topic: &Topic,
-        state: &State,
         (conn, number): (ConnId, u32),
         after: u64,
     ) {
-        self.read_part(topic, state, (conn, number), after, None);
+        self.read_part(topic, (conn, number), after, None);
     }
 
     fn read_part(
         &self,
         topic: &Topic,
-        state: &State,
         (conn, number): (ConnId, u32),
         after: u64,
         first: Option<Subscriber>,
     ) {
         self.counters.count_resume_read();
-        let mean = state.extra.as_ref().and_then(|extra| extra.ring.mean_bytes());
-        let messages_max = self.chunk_bytes_max / mean.unwrap_or(MEAN_BYTES).max(1);
         self.needs.push_replay(Replay {
             topic: Name::from(topic.name.as_ref()),
             after,
-            messages_max: messages_max.clamp(1, PART_MAX),
+            bytes_max: self.chunk_bytes_max,
             conn,
             number,
             first,
@@ -230,8 +226,3 @@ impl Router {
         (after > behind).then_some(chunk)
     }
 }
-
-/// Messages of a part, however short they are.
-const PART_MAX: usize = 256;
-/// What a message occupies where the ring has none to tell.
-const MEAN_BYTES: usize = 4096;

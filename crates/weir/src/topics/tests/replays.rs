@@ -1,4 +1,4 @@
-//! Resumes that reach further back than the ring, with a test in the place of the broker.
+//! Resumes and histories that reach further back than the ring, with a test in the place of the broker.
 
 #![expect(
     clippy::reversed_empty_ranges,
@@ -10,12 +10,13 @@ use std::ops::RangeInclusive;
 use std::pin::pin;
 use std::task::{Context, Waker};
 
-use weir_broker::History;
+use weir_broker::{History, Name};
+use weir_engine::Share;
 
 use super::broker::{KEPT, Room, class, received, room_with};
 use super::*;
 use crate::observe::counters::ResumeOutcome;
-use crate::topics::Replay;
+use crate::topics::{Found, Range, Replay};
 
 /// A topic `t` with nine messages in epoch 7, of which the ring has the last two, and connection 1
 /// in it. A part holds two messages.
@@ -201,4 +202,104 @@ fn a_new_epoch_is_known_before_the_answer() {
     room.history((8, 9), (1, 9), 10..=9);
     assert_eq!(room.hear(), ["1 now 8.9", "2 in 8.9"]);
     room.end();
+}
+
+fn range(after: Option<(u64, u64)>) -> Range {
+    let after = after.map(|(epoch, offset)| Position { epoch, offset });
+    Range { after, messages_max: 100, bytes_max: 10_000 }
+}
+
+#[test]
+fn a_history_comes_from_the_broker_where_this_node_cannot_know_it() {
+    let mut room = cut(false);
+    let look = |room: &Room, topic, after| match room.router.history(topic, range(after)) {
+        Found::Here(history) => {
+            let offsets = history.messages.iter().map(|message| message.offset());
+            Some((history.recovered, history.is_all, offsets.collect::<Vec<u64>>()))
+        }
+        Found::AtBroker => None,
+        Found::Nowhere => panic!("each topic belongs to the cluster"),
+    };
+    for (after, expected) in [
+        (Some((7, 7)), Some((true, true, vec![8, 9]))),
+        (Some((7, 8)), Some((true, true, vec![9]))),
+        (Some((7, 9)), Some((true, true, vec![]))),
+        (None, None),
+        (Some((7, 6)), None),
+        // Positions that the broker may know better.
+        (Some((7, 10)), None),
+        (Some((8, 8)), None),
+    ] {
+        assert_eq!(look(&room, "t", after), expected, "{after:?}");
+    }
+    assert_eq!(look(&room, "another", None), None);
+    // Something is missing.
+    room.live(7, 12..=12);
+    assert_eq!(room.asked(), ["read t 9"]);
+    assert_eq!(look(&room, "t", Some((7, 8))), None);
+    room.history((7, 12), (1, 0), 10..=12);
+    assert_eq!(room.hear(), ["1 m10", "1 m11", "1 m12"]);
+    assert_eq!(look(&room, "t", Some((7, 11))), Some((true, true, vec![12])));
+    room.end();
+}
+
+#[test]
+fn what_the_broker_keeps_makes_a_history() {
+    let room = cut(false);
+    let tell = |after, (first, offsets): (u64, RangeInclusive<u64>)| {
+        let top = weir_broker::Position { epoch: 7, offset: 9 };
+        let mut messages: Vec<_> = offsets.map(received).collect();
+        // The time of one of them is over.
+        let push = hot::Push { topic: "t", ..hot::Push::default() };
+        let ttl = Some(Duration::from_millis(1));
+        let expired = Envelope { accepted_ms: 1, ttl, push }.encode();
+        let at_6 = messages.iter_mut().filter(|message| message.offset == 6);
+        at_6.for_each(|message| message.payload = expired.clone());
+        let kept = History { top, first, began: 0, messages };
+        let history = room.router.history_of("t", range(after), &kept).unwrap();
+        assert_eq!((history.epoch, history.sent), (7, 9));
+        let offsets = history.messages.iter().map(|message| message.offset());
+        (history.recovered, history.is_all, history.reached, offsets.collect::<Vec<u64>>())
+    };
+    for (after, kept, expected) in [
+        (None, (1, 1..=3), (false, false, 3, vec![1, 2, 3])),
+        (Some((7, 3)), (1, 4..=5), (true, false, 5, vec![4, 5])),
+        (Some((7, 3)), (4, 4..=9), (true, true, 9, vec![4, 5, 7, 8, 9])),
+        (Some((7, 5)), (1, 6..=6), (true, false, 6, vec![])),
+        (Some((7, 9)), (1, 10..=9), (true, true, 9, vec![])),
+        // Some have gone, or all.
+        (Some((7, 3)), (5, 5..=9), (false, true, 9, vec![5, 7, 8, 9])),
+        (Some((7, 3)), (10, 10..=9), (false, true, 3, vec![])),
+        // Unknown positions.
+        (Some((8, 3)), (1, 1..=2), (false, false, 2, vec![1, 2])),
+        (Some((7, 10)), (1, 1..=9), (false, true, 9, vec![1, 2, 3, 4, 5, 7, 8, 9])),
+    ] {
+        assert_eq!(tell(after, kept.clone()), expected, "{after:?} {kept:?}");
+    }
+    // Without room in the budget there is none.
+    let rest = room.budget.bytes_max_of(Share::Messages) - room.budget.used_of(Share::Messages);
+    assert!(room.budget.take(Share::Messages, rest));
+    let top = weir_broker::Position { epoch: 7, offset: 9 };
+    let kept = History { top, first: 1, began: 0, messages: vec![received(4)] };
+    assert!(room.router.history_of("t", range(None), &kept).is_none());
+    room.budget.give(Share::Messages, rest);
+    room.end();
+}
+
+#[test]
+fn a_range_asks_again_where_the_epoch_is_another() {
+    let topic = Name::from("t");
+    let top = |epoch, offset| weir_broker::Position { epoch, offset };
+    for (after, top, is_known, asked) in [
+        (None, top(7, 9), true, [0, 0]),
+        (Some((7, 3)), top(7, 9), true, [3, 0]),
+        (Some((7, 9)), top(7, 9), true, [9, 0]),
+        (Some((7, 10)), top(7, 9), false, [10, 0]),
+        (Some((8, 3)), top(7, 9), false, [3, 0]),
+    ] {
+        let range = range(after);
+        assert_eq!(range.is_known_at(top), is_known, "{after:?}");
+        let queries = [true, false].map(|is_known| range.query(&topic, is_known));
+        assert_eq!(queries.map(|query| query.after), asked, "{after:?}");
+    }
 }
