@@ -1,4 +1,5 @@
-//! Two nodes over a real Redis: messages to the connections of a service, and look-ups of them.
+//! Nodes over a real Redis: messages to the connections of a service, look-ups of them, and
+//! idempotency keys of messages to devices and to all.
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
@@ -131,6 +132,61 @@ fn a_message_to_a_service_reaches_its_connections_at_every_node() -> Result<()> 
     }
     publish(&a, "d", "after")?;
     assert_eq!(text(&mut second)?, "after");
+    Ok(())
+}
+
+/// Publishes under an idempotency key.
+fn publish_once(node: &Server, key: &str, message: &Value) -> Result<Value> {
+    let (addr, body) = (node.admin, message.to_string());
+    let answer = Answer::ask(
+        addr,
+        &format!(
+            "POST /v1/publish HTTP/1.1\r\nHost: {addr}\r\nConnection: close\r\n\
+             Content-Type: application/json\r\nIdempotency-Key: {key}\r\n\
+             Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        ),
+    )?;
+    ensure!(answer.status == 200, "{answer:?}");
+    Ok(serde_json::from_str(&answer.body)?)
+}
+
+#[test]
+fn a_message_that_is_sent_again_at_another_node_arrives_once() -> Result<()> {
+    let redis = Redis::start()?;
+    let (a, b) = (node(&redis, "a")?, node(&redis, "b")?);
+    let mut device = Device::greet(b.tcp, "d", &[])?;
+    let to = |target: &str, text: &str| match target {
+        "all" => json!({"all": true, "text": text}),
+        id => json!({"device": id, "text": text}),
+    };
+    // Nobody is there to get it: when it comes again it is sent.
+    assert_eq!(publish_once(&a, "early", &to("later", "early"))?["nodes"], 0);
+    await_nodes(&a, "d", 1)?;
+    let mut expected = Vec::new();
+    for target in ["d", "all"] {
+        for key in ["one", "two"] {
+            let text = format!("{key} to {target}");
+            let first = publish_once(&a, key, &to(target, &text))?;
+            for node in [&b, &a, &b] {
+                let again = publish_once(node, key, &to(target, "again"))?;
+                assert_eq!(again["nodes"], first["nodes"], "{again}");
+            }
+            expected.push(text);
+        }
+    }
+    // Without a key each is sent.
+    for node in [&a, &b] {
+        node.publish(&to("d", "without"))?;
+        expected.push("without".to_owned());
+    }
+    for expected in &expected {
+        assert_eq!(text(&mut device)?, *expected);
+    }
+    let mut later = Device::greet(a.tcp, "later", &[])?;
+    await_nodes(&b, "later", 1)?;
+    assert_eq!(publish_once(&b, "early", &to("later", "late"))?["nodes"], 1);
+    assert_eq!(text(&mut later)?, "late");
     Ok(())
 }
 

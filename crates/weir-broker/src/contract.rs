@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::durations::DurationCounts;
 use crate::records::{
-    Batch, Claim, ConnectionNumber, History, HistoryQuery, Member, MemberPage, Name, Node,
+    Batch, Claim, ConnectionNumber, Entry, History, HistoryQuery, Member, MemberPage, Name, Node,
     NodeNumber, Position, Reach, Received, Revocation, RevocationId, Revocations, Scope, SessionId,
     StoredSession,
 };
@@ -112,7 +112,8 @@ pub struct BrokerCounts {
 /// # Errors and time
 /// Each method ends within the time-out that the broker was opened with, plus the time that its turn takes; what waits is
 /// bounded. After [`Error::Uncertain`] the caller may call again: all methods are idempotent, [`Broker::publish`] by the
-/// batch's id, except [`Broker::to_device`], [`Broker::to_all`] and [`Broker::to_node`], which may then arrive twice.
+/// batch's id, except [`Broker::to_node`], and [`Broker::to_device`] and [`Broker::to_all`] without an idempotency key:
+/// their messages may then arrive twice.
 ///
 /// # Bytes
 /// Payloads are opaque. A broker carries each as it is.
@@ -160,11 +161,12 @@ pub trait Broker: Send + Sync + 'static {
     /// they were counted does not matter.
     fn release(&self, claims: Vec<Claim>) -> Answer<'_, ()>;
 
-    /// Sends to the nodes where the device is connected; how many those are. At most once, without an offset.
-    fn to_device(&self, device: Name, payload: Vec<u8>) -> Answer<'_, u32>;
+    /// Sends to the nodes where the device is connected; how many those are. At most once, without an offset. The key of
+    /// a message that reached no node is not remembered.
+    fn to_device(&self, device: Name, message: Entry) -> Answer<'_, u32>;
 
-    /// Sends to all nodes, this one included. At most once, without an offset.
-    fn to_all(&self, payload: Vec<u8>) -> Answer<'_, Reach>;
+    /// Sends to all nodes, this one included. At most once, without an offset. Keys as above.
+    fn to_all(&self, message: Entry) -> Answer<'_, Reach>;
 
     /// Sends to one node; `false` if no node with this number listens. At most once.
     fn to_node(&self, node: NodeNumber, payload: Vec<u8>) -> Answer<'_, bool>;

@@ -38,7 +38,7 @@ pub struct BatchId(pub u64);
 pub struct Entry {
     /// Its bytes.
     pub payload: Vec<u8>,
-    /// A second message with the same key and topic is not published within [`Entry::KEY_KEPT`]: the answer is that of
+    /// A second message with the same key and target is not published within [`Entry::KEY_KEPT`]: the answer is that of
     /// the first.
     pub idempotency_key: Option<Name>,
 }

@@ -372,7 +372,12 @@ mod tests {
             let each = claim.ns(1) + costs::END_NS;
             run.clients * each / 10_000 / (100 - costs::REDIS_BUSY_PERCENT)
         };
-        let rest_ms = run.clients * (costs::CLAIM_AT_NODE.ns(1) + costs::CLAIM_TRIPS_NS) / 1_000_000;
-        check_time(run.claimed_ms, redis_ms(costs::CLAIM_LEFT), redis_ms(costs::CLAIM_DEAD) + rest_ms);
+        let rest_ms =
+            run.clients * (costs::CLAIM_AT_NODE.ns(1) + costs::CLAIM_TRIPS_NS) / 1_000_000;
+        check_time(
+            run.claimed_ms,
+            redis_ms(costs::CLAIM_LEFT),
+            redis_ms(costs::CLAIM_DEAD) + rest_ms,
+        );
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::peer::{Peer, claim, until};
 use super::{Make, cluster};
 use crate::contract::Event;
-use crate::records::Claim;
+use crate::records::{Claim, Entry};
 
 /// Of a device's connections the newest count. The node of each other one is told, and only that node.
 pub async fn the_newest_connections_stay(make: &impl Make) {
@@ -125,7 +125,8 @@ pub async fn messages_reach_a_device(make: &impl Make) {
     two.claim("d", 3, 0).await;
     two.claim("e", 4, 0).await;
     let payload: Vec<u8> = (0..=u8::MAX).collect();
-    let sent = one.broker.to_device("d".into(), payload.clone()).await;
+    let message = Entry { payload: payload.clone(), idempotency_key: None };
+    let sent = one.broker.to_device("d".into(), message).await;
     assert_eq!(sent, Ok(2));
     assert_eq!(one.to_device("e", "for e").await, 1);
     assert_eq!(two.to_device("d", "the last").await, 2);
@@ -143,6 +144,33 @@ pub async fn messages_reach_a_device(make: &impl Make) {
     two.ears
         .until("the message for e", |events| events.iter().find(|e| is_for_e(e)).cloned())
         .await;
+}
+
+/// A message to a device that is sent again with its idempotency key is not sent again, whichever node sends it.
+pub async fn messages_to_a_device_have_keys(make: &impl Make) {
+    let cluster = cluster(make).await;
+    let one = Peer::with(&cluster, "one", 9).await;
+    let two = Peer::with(&cluster, "two", 9).await;
+    // What has reached nobody is sent when it comes again.
+    assert_eq!(one.to_device_as("d", "k", "to nobody").await, 0);
+    two.claim("d", 1, 0).await;
+    two.claim("e", 2, 0).await;
+    assert_eq!(one.to_device_as("d", "k", "first").await, 1);
+    assert_eq!(two.to_device_as("d", "k", "second").await, 1);
+    // Another device, another key, and none.
+    assert_eq!(two.to_device_as("e", "k", "to e").await, 1);
+    assert_eq!(one.to_device_as("d", "l", "third").await, 1);
+    one.claim("d", 3, 0).await;
+    assert_eq!(one.to_device_as("d", "k", "fourth").await, 1);
+    for _ in 0..2 {
+        assert_eq!(one.to_device("d", "last").await, 2);
+    }
+    let find = |events: &[Event]| {
+        let heard: Vec<Vec<u8>> = events.iter().filter_map(to_d).collect();
+        (heard.iter().filter(|text| *text == b"last").count() == 2).then_some(heard)
+    };
+    let heard = two.ears.until("the last messages", find).await;
+    assert_eq!(heard, [&b"first"[..], b"third", b"last", b"last"]);
 }
 
 /// However nodes race for a device, the newest connections count in the end, and every other one was evicted.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::peer::{Heard, Peer, heard, until};
+use super::peer::{Heard, Peer, entry, heard, until};
 use super::{Make, cluster};
 use crate::contract::{Error, Event, Published};
 use crate::records::{Batch, Position, Scope};
@@ -38,7 +38,7 @@ pub async fn broken_connections_come_back(make: &impl Make) {
             peer.ears.until(&text, find).await;
             let device = format!("device of {}", peer.number().0);
             until("the device is reached", async || {
-                (one.broker.to_device(device.as_str().into(), Vec::new()).await == Ok(1))
+                (one.broker.to_device(device.as_str().into(), entry("")).await == Ok(1))
                     .then_some(())
             })
             .await;

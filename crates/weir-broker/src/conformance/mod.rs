@@ -106,6 +106,7 @@ macro_rules! conformance {
             claims_are_made_again
             released_connections_do_not_count
             messages_reach_a_device
+            messages_to_a_device_have_keys
             racing_claims_leave_the_newest
             claims_of_a_dead_node_do_not_count
             claims_of_a_retired_node_do_not_count

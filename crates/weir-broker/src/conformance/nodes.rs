@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::peer::{Peer, until};
 use super::{Make, cluster};
 use crate::contract::Event;
-use crate::records::{Node, NodeNumber, Reach};
+use crate::records::{Entry, Node, NodeNumber, Reach};
 
 /// Each node has a number of its own, and is listed by it with what it tells of itself.
 pub async fn nodes_are_listed(make: &impl Make) {
@@ -64,16 +64,23 @@ pub async fn messages_reach_all_nodes(make: &impl Make) {
     let cluster = cluster(make).await;
     let (one, two) = (Peer::open(&cluster, "one").await, Peer::open(&cluster, "two").await);
     let payload: Vec<u8> = (0..=u8::MAX).collect();
-    let reach = one.broker.to_all(payload.clone()).await;
+    let message =
+        |payload: &[u8]| Entry { payload: payload.to_vec(), idempotency_key: Some("k".into()) };
+    let reach = one.broker.to_all(message(&payload)).await;
     assert_eq!(reach, Ok(Reach { reached: 2, live: 2 }));
     for peer in [&one, &two] {
         peer.ears.until("the message", |events| find(events, &Event::ToAll(payload.clone()))).await;
     }
+    // Its key is known at the other node too.
+    let reach = two.broker.to_all(message(b"again")).await;
+    assert_eq!(reach, Ok(Reach { reached: 2, live: 2 }));
     two.silence().await;
     two.broker.retire().await.expect("the broker answers");
-    let reach = one.broker.to_all(Vec::new()).await.expect("the broker answers");
+    let last = Entry { payload: Vec::new(), idempotency_key: None };
+    let reach = one.broker.to_all(last).await.expect("the broker answers");
     assert_eq!(reach.live, 1);
     one.ears.until("the message", |events| find(events, &Event::ToAll(Vec::new()))).await;
+    assert_eq!(find(&one.ears.events(), &Event::ToAll(b"again".to_vec())), None);
 }
 
 /// A message to one node reaches that one alone.

@@ -161,7 +161,14 @@ impl Peer {
     }
 
     pub(super) async fn to_device(&self, device: &str, text: &str) -> u32 {
-        let sent = self.broker.to_device(device.into(), text.into());
+        let sent = self.broker.to_device(device.into(), entry(text));
+        sent.await.expect("the broker answers")
+    }
+
+    /// The same under an idempotency key.
+    pub(super) async fn to_device_as(&self, device: &str, key: &str, text: &str) -> u32 {
+        let message = Entry { idempotency_key: Some(key.into()), ..entry(text) };
+        let sent = self.broker.to_device(device.into(), message);
         sent.await.expect("the broker answers")
     }
 

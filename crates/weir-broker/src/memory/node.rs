@@ -13,7 +13,7 @@ use super::state::{Next, Reply, Run, State};
 use super::{LinkId, Memory, NodeOptions};
 use crate::contract::{Answer, Broker, Error, Event, EventHandler, Published, check_sessions};
 use crate::records::{
-    Batch, Claim, ConnectionNumber, History, HistoryQuery, Member, MemberPage, Name, Node,
+    Batch, Claim, ConnectionNumber, Entry, History, HistoryQuery, Member, MemberPage, Name, Node,
     NodeNumber, Position, Reach, RevocationId, Revocations, SessionId, StoredSession,
 };
 
@@ -205,15 +205,23 @@ impl Broker for MemoryNode {
         }))
     }
 
-    fn to_device(&self, device: Name, payload: Vec<u8>) -> Answer<'_, u32> {
+    fn to_device(&self, device: Name, message: Entry) -> Answer<'_, u32> {
         Box::pin(self.ask(Method::ToDevice, move |state, _, now| {
+            let Entry { payload, idempotency_key } = message;
+            let key = idempotency_key.map(|key| (Some(Name::clone(&device)), key));
             let event = Event::ToDevice { device: Name::clone(&device), payload };
-            Ok(state.tell(&event, now, |link| link.devices.contains_key(&device)))
+            Ok(state.tell_once(key, &event, now, |link| link.devices.contains_key(&device)))
         }))
     }
 
-    fn to_all(&self, payload: Vec<u8>) -> Answer<'_, Reach> {
-        Box::pin(self.ask(Method::ToAll, move |state, _, now| Ok(state.tell_all(payload, now))))
+    fn to_all(&self, message: Entry) -> Answer<'_, Reach> {
+        Box::pin(self.ask(Method::ToAll, move |state, _, now| {
+            let Entry { payload, idempotency_key } = message;
+            let key = idempotency_key.map(|key| (None, key));
+            let reached = state.tell_once(key, &Event::ToAll(payload), now, |_| true);
+            let live = u32::try_from(state.nodes.living(now).len()).unwrap_or(u32::MAX);
+            Ok(Reach { reached, live })
+        }))
     }
 
     fn to_node(&self, node: NodeNumber, payload: Vec<u8>) -> Answer<'_, bool> {

@@ -20,7 +20,7 @@ use super::topics::{NewEpoch, Topics};
 use super::{LinkId, MemoryOptions, NodeOptions};
 use crate::contract::{Error, Event, EventHandler, Published};
 use crate::records::{
-    Batch, Claim, Name, Node, NodeNumber, Reach, Revocation, RevocationId, Scope,
+    Batch, Claim, Entry, Name, Node, NodeNumber, Revocation, RevocationId, Scope,
 };
 
 /// A request on its way.
@@ -45,6 +45,9 @@ pub(super) struct State {
     pub(super) nodes: Nodes,
     pub(super) revocations: RevocationLog,
     pub(super) sessions: Sessions,
+    /// Messages to devices and to all that had an idempotency key: how many nodes each has reached, and until when that
+    /// is remembered.
+    sent: BTreeMap<SentKey, (u32, Instant)>,
     pub(super) links: BTreeMap<LinkId, Link<Request>>,
     links_opened: u64,
     is_reachable: bool,
@@ -53,6 +56,9 @@ pub(super) struct State {
     /// Of nodes that have ended, by name.
     past: BTreeMap<String, Counts>,
 }
+
+/// An idempotency key, and the device that its message went to; `None`: to all.
+pub(super) type SentKey = (Option<Name>, Name);
 
 /// What a link's task does next.
 pub(super) enum Next {
@@ -76,6 +82,7 @@ impl State {
             nodes: Nodes::new(options.lease),
             revocations: RevocationLog::new(),
             sessions: Sessions::default(),
+            sent: BTreeMap::new(),
             links: BTreeMap::new(),
             links_opened: 0,
             is_reachable: true,
@@ -362,10 +369,23 @@ impl State {
         told
     }
 
-    pub(super) fn tell_all(&mut self, payload: Vec<u8>, now: Instant) -> Reach {
-        let reached = self.tell(&Event::ToAll(payload), now, |_| true);
-        let live = u32::try_from(self.nodes.living(now).len()).unwrap_or(u32::MAX);
-        Reach { reached, live }
+    /// The same, unless a message with this idempotency key was sent before; how many that one has reached.
+    pub(super) fn tell_once(
+        &mut self,
+        key: Option<SentKey>,
+        event: &Event,
+        now: Instant,
+        is_meant: impl Fn(&Link<Request>) -> bool,
+    ) -> u32 {
+        self.sent.retain(|_, (_, until)| *until > now);
+        if let Some((reached, _)) = key.as_ref().and_then(|key| self.sent.get(key)) {
+            return *reached;
+        }
+        let reached = self.tell(event, now, is_meant);
+        if let Some(key) = key.filter(|_| reached > 0) {
+            self.sent.insert(key, (reached, now + Entry::KEY_KEPT));
+        }
+        reached
     }
 
     pub(super) fn revoke(&mut self, device: Name, now: Instant) -> RevocationId {

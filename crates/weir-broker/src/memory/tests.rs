@@ -259,8 +259,9 @@ async fn a_killed_node_counts_until_its_announcement_ends() {
     other.claim(vec![claim(7)]).await.unwrap();
     assert_eq!(fixture.memory.connections("d"), [ConnectionNumber(7)].into());
     fixture.memory.kill("b");
+    let nothing = Entry { payload: Vec::new(), idempotency_key: None };
     assert!(other.nodes().await.is_err());
-    assert_eq!(fixture.node.to_device("d".into(), Vec::new()).await, Ok(0));
+    assert_eq!(fixture.node.to_device("d".into(), nothing).await, Ok(0));
     pause(11).await;
     assert_eq!(fixture.memory.connections("d"), [].into());
     assert_eq!(recorder.heard().await, []);

@@ -11,11 +11,11 @@ use tokio::time::Instant;
 use super::client::Client;
 use super::keys::Interest;
 use super::message::plain;
-use super::scripts::CLAIM;
+use super::scripts::{CLAIM, SEND};
 use super::servers::Request;
 use super::values::{damaged, int};
 use crate::contract::Error;
-use crate::records::{Claim, ConnectionNumber, Name, NodeNumber, Reach};
+use crate::records::{Claim, ConnectionNumber, Entry, Name, NodeNumber, Reach};
 
 impl Client {
     pub(super) async fn claim_all(&self, claims: Vec<Claim>) -> Result<(), Error> {
@@ -146,8 +146,10 @@ impl Client {
         }
     }
 
-    pub(super) async fn send_to_device(&self, device: Name, payload: &[u8]) -> Result<u32, Error> {
-        self.send(&Interest::Device(device), payload).await
+    pub(super) async fn send_to_device(&self, device: Name, message: &Entry) -> Result<u32, Error> {
+        let key = message.idempotency_key.as_ref();
+        let key = key.map(|key| self.keys.place(&device).part('k', key));
+        self.send(&Interest::Device(device), key, &message.payload).await
     }
 
     pub(super) async fn send_to_node(
@@ -155,21 +157,34 @@ impl Client {
         node: NodeNumber,
         payload: &[u8],
     ) -> Result<bool, Error> {
-        Ok(self.send(&Interest::Node(node), payload).await? > 0)
+        Ok(self.send(&Interest::Node(node), None, payload).await? > 0)
     }
 
-    pub(super) async fn send_to_all(&self, payload: &[u8]) -> Result<Reach, Error> {
-        let reached = self.send(&Interest::All, payload).await?;
+    pub(super) async fn send_to_all(&self, message: &Entry) -> Result<Reach, Error> {
+        let key = message.idempotency_key.as_ref();
+        let key = key.map(|key| self.keys.shared().part('k', key));
+        let reached = self.send(&Interest::All, key, &message.payload).await?;
         let live = self.living(Instant::now() + self.timeout).await?.len();
         Ok(Reach { reached, live: u32::try_from(live).unwrap_or(u32::MAX) })
     }
 
-    /// Sends to those that are subscribed; how many those are.
-    async fn send(&self, interest: &Interest, payload: &[u8]) -> Result<u32, Error> {
+    /// Sends to those that are subscribed; how many those are. `key`: where its idempotency key is remembered.
+    async fn send(
+        &self,
+        interest: &Interest,
+        key: Option<String>,
+        payload: &[u8],
+    ) -> Result<u32, Error> {
         let (_permit, until) = self.admit(1)?;
         let (slot, channel) = self.keys.channel(interest);
-        let mut command = redis::cmd("SPUBLISH");
+        let mut command = match &key {
+            Some(key) => SEND.run([key.clone()].iter()),
+            None => redis::cmd("SPUBLISH"),
+        };
         command.arg(channel).arg(plain(payload));
+        if key.is_some() {
+            command.arg(Entry::KEY_KEPT.as_millis().to_string());
+        }
         let reached = int(&self.run_one(slot, command, until).await?).map_err(damaged)?;
         Ok(u32::try_from(reached).unwrap_or(u32::MAX))
     }

@@ -58,7 +58,7 @@ use self::keys::Interest;
 pub use self::options::RedisOptions;
 use crate::contract::{Answer, Broker, BrokerCounts, Error, EventHandler, Published};
 use crate::records::{
-    Batch, Claim, ConnectionNumber, History, HistoryQuery, Member, MemberPage, Name, Node,
+    Batch, Claim, ConnectionNumber, Entry, History, HistoryQuery, Member, MemberPage, Name, Node,
     NodeNumber, Position, Reach, RevocationId, Revocations, SessionId, StoredSession,
 };
 
@@ -130,12 +130,12 @@ impl Broker for RedisBroker {
         Box::pin(self.client.release_all(claims))
     }
 
-    fn to_device(&self, device: Name, payload: Vec<u8>) -> Answer<'_, u32> {
-        Box::pin(async move { self.client.send_to_device(device, &payload).await })
+    fn to_device(&self, device: Name, message: Entry) -> Answer<'_, u32> {
+        Box::pin(async move { self.client.send_to_device(device, &message).await })
     }
 
-    fn to_all(&self, payload: Vec<u8>) -> Answer<'_, Reach> {
-        Box::pin(async move { self.client.send_to_all(&payload).await })
+    fn to_all(&self, message: Entry) -> Answer<'_, Reach> {
+        Box::pin(async move { self.client.send_to_all(&message).await })
     }
 
     fn to_node(&self, node: NodeNumber, payload: Vec<u8>) -> Answer<'_, bool> {

@@ -14,11 +14,12 @@ pub(super) struct Script {
 }
 
 /// All of them: a new connection loads them.
-pub(super) static SCRIPTS: [&Script; 15] = [
+pub(super) static SCRIPTS: [&Script; 16] = [
     &PUBLISH,
     &READ,
     &TOPS,
     &ADOPT,
+    &SEND,
     &CLAIM,
     &ANNOUNCE,
     &NODES,
@@ -49,6 +50,7 @@ script!(PUBLISH, "primary", "publish");
 script!(READ, "primary", "read");
 script!(TOPS, "primary", "tops");
 script!(ADOPT, "primary", "adopt");
+script!(SEND, "send");
 script!(CLAIM, "claim");
 script!(ANNOUNCE, "announce");
 script!(NODES, "nodes");

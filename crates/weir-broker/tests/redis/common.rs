@@ -103,10 +103,13 @@ pub(crate) fn told(broker: &RedisBroker, name: &str) -> Node {
 pub(crate) const KEPT: Retention = Retention { messages_max: 1000, ttl: Duration::from_secs(600) };
 
 pub(crate) fn batch(topic: &str, id: u64, payloads: &[&str]) -> Batch {
-    let entry =
-        |payload: &&str| Entry { payload: payload.as_bytes().into(), idempotency_key: None };
-    let entries = payloads.iter().map(entry).collect();
+    let entries = payloads.iter().map(|payload| plain(payload)).collect();
     Batch { topic: topic.into(), id: BatchId(id), retention: Some(KEPT), entries }
+}
+
+/// A message without an idempotency key.
+pub(crate) fn plain(text: &str) -> Entry {
+    Entry { payload: text.into(), idempotency_key: None }
 }
 
 pub(crate) async fn publish(broker: &RedisBroker, batch: Batch) -> Published {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::common::{Heard, node, node_with, told};
+use crate::common::{Heard, node, node_with, plain, told};
 use tokio::time::Duration;
 use weir_broker::{
     Broker, Claim, ConnectionNumber, Error, Event, Reach, RedisBroker, RedisOptions, Revocation,
@@ -41,14 +41,14 @@ async fn the_newest_connections_of_a_device_stay() {
     two.claim(vec![claim("d", 3, 2000)]).await.expect("claimed");
     assert_eq!(sync(&one, &two, &heard_two).await, []);
 
-    assert_eq!(one.to_device("d".into(), b"m".to_vec()).await, Ok(2));
+    assert_eq!(one.to_device("d".into(), plain("m")).await, Ok(2));
     let message = Event::ToDevice { device: "d".into(), payload: b"m".to_vec() };
     heard_two.take(|event| *event == message).await;
     heard_one.take(|event| *event == message).await;
     one.release(vec![claim("d", 1, 0), claim("d", 4, 0)]).await.expect("released");
-    assert_eq!(one.to_device("d".into(), b"m".to_vec()).await, Ok(1));
+    assert_eq!(one.to_device("d".into(), plain("m")).await, Ok(1));
     two.release(vec![claim("d", 3, 0)]).await.expect("released");
-    assert_eq!(one.to_device("d".into(), b"m".to_vec()).await, Ok(0));
+    assert_eq!(one.to_device("d".into(), plain("m")).await, Ok(0));
     assert_eq!(redis.command("EXISTS weir:{11298}l:d").expect("an answer"), ":0\r\n");
     assert_eq!(sync(&two, &one, &heard_one).await, []);
 }
@@ -92,7 +92,7 @@ async fn claims_of_a_node_that_has_ended_do_not_count() {
     drop(two);
     loop {
         one.announce(told(&one, "one")).await.expect("announced");
-        let reach = one.to_all(Vec::new()).await.expect("sent");
+        let reach = one.to_all(plain("")).await.expect("sent");
         assert_eq!(reach.reached, 1);
         if reach.live == 1 {
             break;
@@ -140,7 +140,7 @@ async fn nodes_have_numbers_and_are_listed_while_they_live() {
     }
     nodes.sort_by_key(|node| node.number);
     assert_eq!(one.nodes().await, Ok(nodes.clone()));
-    assert_eq!(one.to_all(b"x".to_vec()).await, Ok(Reach { reached: 2, live: 2 }));
+    assert_eq!(one.to_all(plain("x")).await, Ok(Reach { reached: 2, live: 2 }));
     for heard in [&heard_one, &heard_two] {
         heard.take(|event| *event == Event::ToAll(b"x".to_vec())).await;
     }

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use tokio::time::Duration;
 use weir_broker::{
-    Broker, Claim, ConnectionNumber, Error, Event, Member, Name, Node, RedisBroker, RedisOptions,
+    Broker, Claim, ConnectionNumber, Entry, Error, Event, Member, Name, Node, RedisBroker,
+    RedisOptions,
 };
 use weir_tests::{Authority, Redis, free_port};
 
-use crate::common::{Heard, ask, batch, node_with, publish, read};
+use crate::common::{Heard, ask, batch, node_with, plain, publish, read};
 
 async fn refused(options: RedisOptions) -> String {
     match RedisBroker::open(options, Arc::new(Heard::default())).await {
@@ -55,8 +56,7 @@ async fn a_user_and_a_password_are_given() {
 /// Every method succeeds once.
 async fn everything_is_allowed(broker: &RedisBroker) {
     let (connection, device) = (ConnectionNumber(1), Name::from("d"));
-    let claim =
-        Claim { device: device.clone(), connection, age: Duration::ZERO, is_counted: true };
+    let claim = Claim { device: device.clone(), connection, age: Duration::ZERO, is_counted: true };
     let member = (Name::from("t"), Member { connection, device: device.clone() });
     let (name, about) = ("one".to_owned(), String::new());
     let node = Node { number: broker.number(), name, revoked_to: None, about };
@@ -64,13 +64,15 @@ async fn everything_is_allowed(broker: &RedisBroker) {
     keyed.entries[0].idempotency_key = Some("k".into());
     publish(broker, keyed).await;
     read(broker, "t", 0).await;
+    let keyed_message = Entry { idempotency_key: Some("k".into()), ..plain("m") };
     let results = [
         broker.leave(vec!["t".into()]).await,
         broker.tops(vec!["t".into()]).await.map(drop),
         broker.claim(vec![claim.clone()]).await,
-        broker.to_device(device.clone(), Vec::new()).await.map(drop),
+        broker.to_device(device.clone(), plain("m")).await.map(drop),
+        broker.to_device(device.clone(), keyed_message).await.map(drop),
         broker.release(vec![claim]).await,
-        broker.to_all(Vec::new()).await.map(drop),
+        broker.to_all(plain("")).await.map(drop),
         broker.to_node(broker.number(), Vec::new()).await.map(drop),
         broker.revoke(device).await.map(drop),
         broker.revocations(None).await.map(drop),
@@ -82,7 +84,7 @@ async fn everything_is_allowed(broker: &RedisBroker) {
         broker.enter(vec![member]).await,
         broker.retire().await,
     ];
-    assert_eq!(results, [const { Ok(()) }; 16]);
+    assert_eq!(results, [const { Ok(()) }; 17]);
 }
 
 #[tokio::test]

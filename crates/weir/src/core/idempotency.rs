@@ -1,7 +1,7 @@
 //! Messages that were published before, by their idempotency keys.
 //!
-//! The broker remembers the keys of messages to topics of the cluster; here are all others. So in a
-//! cluster a node knows its own keys of messages to devices and to all, and not those of others.
+//! These are the keys of a node without a cluster, and in a cluster those of messages to topics of
+//! the node alone. The broker remembers all others.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -43,14 +43,14 @@ struct Table {
 }
 
 /// A message with a new key, which is being published. Dropped without an answer, it is forgotten.
-pub(in crate::core) struct Begun {
+struct Begun {
     idempotency: Arc<Idempotency>,
     key: Key,
     answer: Option<Accepted>,
 }
 
 /// What is known of a message that is to be published.
-pub(in crate::core) enum Begin {
+enum Begin {
     /// It was published before, with this answer.
     Known(Accepted),
     /// Nothing; `None`: it has no key.
@@ -59,7 +59,7 @@ pub(in crate::core) enum Begin {
 
 impl Begun {
     /// The message is published: another one with its key gets this answer.
-    pub(in crate::core) fn end(mut self, answer: Accepted) {
+    fn end(mut self, answer: Accepted) {
         self.answer = Some(answer);
     }
 }
@@ -95,11 +95,7 @@ impl Idempotency {
         }
     }
 
-    /// Begins to publish a message whose answer comes later.
-    pub(in crate::core) fn begin(
-        self: &Arc<Self>,
-        publication: &Publication<'_>,
-    ) -> Result<Begin, PublishError> {
+    fn begin(self: &Arc<Self>, publication: &Publication<'_>) -> Result<Begin, PublishError> {
         let Some(key) = publication.idempotency_key else { return Ok(Begin::New(None)) };
         let target = match publication.target {
             Target::Topic(topic) => (0u8, topic),

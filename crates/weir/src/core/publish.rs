@@ -17,7 +17,6 @@ use crate::base::model::{
 };
 use crate::cluster::Cluster;
 use crate::core::handle::{FromDevice, Handle, OnPublish, Refusal};
-use crate::core::idempotency::Begin;
 use crate::core::publishing::Publishing;
 use crate::core::rights::{Caller, CallerDevice};
 use crate::core::state::SharedState;
@@ -165,12 +164,7 @@ impl SharedState {
                 }
             }
             Target::Device(_) | Target::All if self.node.is_some() => {
-                match self.idempotency.begin(publication)? {
-                    Begin::Known(accepted) => accepted.into(),
-                    Begin::New(begun) => {
-                        self.send_to_nodes(publication.target, &draft()?, begun)?
-                    }
-                }
+                self.send_to_nodes(publication.target, &draft()?)?
             }
             Target::Device(device) => {
                 self.publish_once(publication, || self.publish_to_device(device, &draft()?))?
@@ -221,11 +215,7 @@ impl SharedState {
     ) -> Result<Publishing, PublishError> {
         let admitted = self.router.admit(topic, destination, draft.offer());
         let (connections, retention) = admitted.map_err(|error| draft.error(error))?;
-        let entry = Entry {
-            payload: draft.envelope(),
-            idempotency_key: draft.idempotency_key.map(|key| key.for_broker().into()),
-        };
-        let waiting = cluster.offer(&topic.into(), retention, entry);
+        let waiting = cluster.offer(&topic.into(), retention, draft.entry());
         let waiting = waiting.map_err(|_| PublishError::Busy(RETRY_AFTER))?;
         Ok(Publishing::sent(waiting, (draft.id, connections), self.counters()))
     }
@@ -338,9 +328,12 @@ impl<'a> Draft<'a> {
     }
 
     /// The message as it travels between nodes.
-    pub(in crate::core) fn envelope(&self) -> Vec<u8> {
+    pub(in crate::core) fn entry(&self) -> Entry {
         let ttl = self.expires_at.map(|at| at.since(self.accepted_at));
-        Envelope { accepted_ms: unix_millis(), ttl, push: self.push }.encode()
+        Entry {
+            payload: Envelope { accepted_ms: unix_millis(), ttl, push: self.push }.encode(),
+            idempotency_key: self.idempotency_key.map(|key| key.for_broker().into()),
+        }
     }
 
     fn offer(&self) -> Offer<'_> {

@@ -11,7 +11,6 @@ use tokio::task::coop;
 use weir_broker::{Error, Waiting};
 
 use crate::base::model::{Accepted, NodesReached, PublishError, RETRY_AFTER};
-use crate::core::idempotency::Begun;
 use crate::observe::counters::{Counters, PublishTarget, RefuseCause};
 
 /// A message on its way: a future of [`Accepted`].
@@ -36,8 +35,6 @@ pub(in crate::core) struct Sending {
     pub(in crate::core) counters: Arc<Counters>,
     /// Held until the broker has answered.
     pub(in crate::core) permit: OwnedSemaphorePermit,
-    /// Its idempotency key.
-    pub(in crate::core) begun: Option<Begun>,
 }
 
 impl Publishing {
@@ -59,15 +56,11 @@ impl Publishing {
     ) -> Publishing {
         let (answer, answered) = oneshot::channel();
         let mut asking = Box::pin(async move {
-            let Sending { accepted, target, counters, permit, begun } = sending;
+            let Sending { accepted, target, counters, permit } = sending;
             let result = match call.await {
                 Ok(nodes) => {
                     counters.count_published(target);
-                    let accepted = Accepted { nodes: Some(nodes), ..accepted };
-                    if let Some(begun) = begun {
-                        begun.end(accepted);
-                    }
-                    Ok(accepted)
+                    Ok(Accepted { nodes: Some(nodes), ..accepted })
                 }
                 Err(error) => {
                     let error = refusal(&error);

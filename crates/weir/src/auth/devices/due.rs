@@ -4,15 +4,8 @@ use std::hash::BuildHasher as _;
 
 use weir_engine::{ConnId, DeviceRef};
 
-use super::{Devices, Record, STRIPES, Stripe, device_ref, parts};
+use super::{DevicePlace, Devices, Record, STRIPES, Stripe, device_ref, parts, stripe_of};
 use crate::limits::admission::AcceptOrder;
-
-/// A place among all devices, for [`Devices::take_due`].
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct DevicePlace {
-    stripe: usize,
-    slot: u32,
-}
 
 /// A connection as its device's record has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,7 +80,7 @@ impl Devices {
     /// Marks the device of this id, if it is known.
     pub(crate) fn mark_due_by_id(&self, id: &str) {
         let hash = self.hasher.hash_one(id);
-        let mut stripe = self.lock(super::stripe_of(hash));
+        let mut stripe = self.lock(stripe_of(hash));
         if let Some(slot) = stripe.find(hash, id) {
             stripe.due.set(slot);
         }

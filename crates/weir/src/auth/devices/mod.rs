@@ -22,7 +22,7 @@ use weir_wire::CloseReason;
 
 use crate::base::slab::Slab;
 use crate::limits::admission::AcceptOrder;
-pub(crate) use due::{DevicePlace, Entered};
+pub(crate) use due::Entered;
 use due::Marks;
 use revocations::Revocations;
 
@@ -70,6 +70,13 @@ struct Stripe {
     uncounted: HashSet<ConnId, foldhash::fast::RandomState>,
     /// Devices of which the broker is still to be told.
     due: Marks,
+}
+
+/// A place among all devices, for [`Devices::walk`] and [`Devices::take_due`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct DevicePlace {
+    stripe: usize,
+    slot: u32,
 }
 
 struct Record {
@@ -239,6 +246,31 @@ impl Devices {
         self.connections.fetch_sub(1, Ordering::Relaxed);
         stripe.drop_if_idle(slot, &self.hasher);
         true
+    }
+
+    /// Calls `each` for the ids of at least `devices_min` devices from that place on; returns the
+    /// place of the next one. `None`: there is none. `each` runs under the device's lock. It must
+    /// not wait.
+    pub(crate) fn walk(
+        &self,
+        from: DevicePlace,
+        devices_min: usize,
+        mut each: impl FnMut(&str),
+    ) -> Option<DevicePlace> {
+        let (mut seen, mut from) = (0, from);
+        while from.stripe < STRIPES {
+            let stripe = self.lock(from.stripe);
+            for slot in from.slot..stripe.records.places() {
+                if seen >= devices_min {
+                    return Some(DevicePlace { slot, ..from });
+                }
+                let Some(record) = stripe.records.get(slot) else { continue };
+                seen += 1;
+                each(&record.id);
+            }
+            from = DevicePlace { stripe: from.stripe + 1, slot: 0 };
+        }
+        None
     }
 
     /// The device's connections, oldest first; `None` if the device is unknown.

@@ -274,6 +274,25 @@ fn the_order_survives_where_it_is_kept() {
     }
 }
 
+/// A walk finds each device once, in pages.
+#[test]
+fn a_walk_finds_all_devices() {
+    let devices = Devices::new(2);
+    for number in 0..300 {
+        enter(&devices, &format!("d{number}"), number);
+    }
+    let (mut found, mut pages, mut place) = (Vec::new(), 0, Some(DevicePlace::default()));
+    while let Some(from) = place {
+        place = devices.walk(from, 10, |id| found.push(id.to_owned()));
+        pages += 1;
+    }
+    assert!(pages >= 30, "{pages}");
+    found.sort_unstable();
+    let mut expected: Vec<String> = (0..300).map(|number| format!("d{number}")).collect();
+    expected.sort_unstable();
+    assert_eq!(found, expected);
+}
+
 /// A walk finds each marked device once, in pages, and knows the connections of services; what was evicted is in no
 /// record.
 #[test]

@@ -215,7 +215,7 @@ impl ClusterNode {
         let mut place = Some(DevicePlace::default());
         while let Some(from) = place {
             let mut serials = BTreeSet::new();
-            place = shared.devices.walk(from, CHECKED_AT_A_TIME, |id, _, _| {
+            place = shared.devices.walk(from, CHECKED_AT_A_TIME, |id| {
                 serials.extend(Serial::new(id).ok());
             });
             if serials.is_empty() {

@@ -9,7 +9,6 @@ use weir_wire::CloseReason;
 use crate::base::clock::unix_millis;
 use crate::base::mailboxes;
 use crate::base::model::{NodesReached, PublishError, RETRY_AFTER, Target};
-use crate::core::idempotency::Begun;
 use crate::core::publish::Draft;
 use crate::core::publishing::{Publishing, Sending};
 use crate::core::state::SharedState;
@@ -18,13 +17,11 @@ use crate::topics::Envelope;
 
 impl SharedState {
     /// Hands a message to a device or to all to the broker. The connections of this node get it
-    /// like those of all nodes: from the broker. `begun`: its idempotency key, which is known as
-    /// soon as the broker has taken the message.
+    /// like those of all nodes: from the broker.
     pub(in crate::core) fn send_to_nodes(
         &self,
         target: Target<'_>,
         draft: &Draft<'_>,
-        begun: Option<Begun>,
     ) -> Result<Publishing, PublishError> {
         let busy = || PublishError::Busy(RETRY_AFTER);
         let node = self.node.as_ref().ok_or_else(busy)?;
@@ -32,26 +29,25 @@ impl SharedState {
             self.counters().count_cluster_limit(ClusterLimit::Messages);
             busy()
         })?;
-        let (broker, payload) = (Arc::clone(node.cluster.broker()), draft.envelope());
+        let (broker, message) = (Arc::clone(node.cluster.broker()), draft.entry());
         let sending = |connections, target| Sending {
             accepted: draft.accepted(connections),
             target,
             counters: Arc::clone(self.counters()),
             permit,
-            begun,
         };
         Ok(match target {
             Target::Device(id) => {
                 let connections = self.devices.look_at(id, |conns| conns.len());
                 let device = Name::from(id);
                 let call = async move {
-                    broker.to_device(device, payload).await.map(NodesReached::Subscribed)
+                    broker.to_device(device, message).await.map(NodesReached::Subscribed)
                 };
                 Publishing::ask(&node.runtime, call, sending(connections, PublishTarget::Device))
             }
             Target::All | Target::Topic(_) => {
                 let call = async move {
-                    let reach = broker.to_all(payload).await?;
+                    let reach = broker.to_all(message).await?;
                     Ok(NodesReached::All { reached: reach.reached, live: reach.live })
                 };
                 let connections = self.devices.connection_count();
