@@ -29,11 +29,13 @@ pub enum SeededBug {
     ForgottenMessage,
     /// The parts of a message are not joined around a frame between them.
     UnmovedFragment,
+    /// A message that the shard does not understand gets no answer if many answers are due.
+    LeftOutAnswer,
 }
 
 impl SeededBug {
     /// Every seeded bug.
-    pub const ALL: [SeededBug; 13] = [
+    pub const ALL: [SeededBug; 14] = [
         SeededBug::LostRemainder,
         SeededBug::SkippedSubscriber,
         SeededBug::StaleSlot,
@@ -47,5 +49,6 @@ impl SeededBug {
         SeededBug::EarlyPosition,
         SeededBug::ForgottenMessage,
         SeededBug::UnmovedFragment,
+        SeededBug::LeftOutAnswer,
     ];
 }

@@ -108,8 +108,8 @@ pub(crate) struct Flags {
     pub(crate) welcomed: bool,
     /// In the list of connections to read from again.
     pub(crate) to_read: bool,
-    /// `partial` holds whole frames for which the front had no room.
-    pub(crate) held_back: bool,
+    /// Whether `partial` holds whole frames, and for what they wait.
+    pub(crate) held_back: HeldBack,
     /// The peer's end or an error has been announced. The shard reads until it shows.
     pub(crate) ended: bool,
     /// In the list of connections that a gathered fan-out will flush.
@@ -122,6 +122,18 @@ pub(crate) struct Flags {
     pub(crate) ending: Ending,
     /// What the last beat found or did.
     pub(crate) beat: Beat,
+}
+
+/// Whether whole frames of a connection wait in its block, and for what.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum HeldBack {
+    /// None waits.
+    #[default]
+    No,
+    /// The front had no room for the first one.
+    ForFront,
+    /// Answers to earlier frames must leave first. Then the shard handles these like unread bytes.
+    ForAnswers,
 }
 
 /// Whether the shard reads a connection's bytes as they come.
@@ -138,6 +150,11 @@ pub(crate) enum Reading {
 }
 
 impl Flags {
+    /// Whether whole frames wait.
+    pub(crate) fn is_held_back(&self) -> bool {
+        self.held_back != HeldBack::No
+    }
+
     /// Notes that the shard did not read from it for a while, and now reads the bytes that came
     /// meanwhile.
     pub(crate) fn read_late(&mut self) {

@@ -16,7 +16,7 @@ use crate::net::Net;
 use crate::outbox::{Links, Outbox};
 use crate::slot::Slot;
 use crate::stats::{Cell, DropRule};
-use crate::table::{Ending, Entry, Reading, State};
+use crate::table::{Ending, Entry, HeldBack, Reading, State};
 use crate::time::{Nanos, Tick};
 
 /// Items counted where they are accepted and where they end, independently of the shard's own
@@ -118,7 +118,7 @@ impl<N: Net, F: Front> Shard<N, F> {
                 .outbox
                 .as_ref()
                 .and_then(|outbox| (!outbox.lags.is_empty()).then_some(outbox.taken_at)),
-            is_held_back: entry.flags.held_back || !entry.flags.welcomed,
+            is_held_back: entry.flags.is_held_back() || !entry.flags.welcomed,
             is_read_paused: entry.flags.reading == Reading::Paused,
             is_too_fast: entry.flags.reading == Reading::Paused
                 || self.reading_due(slot) > self.tick(),
@@ -242,9 +242,21 @@ impl<N: Net, F: Front> Shard<N, F> {
         sums.memberships += memberships;
         let flags = entry.flags;
         ensure!(!flags.to_read || self.to_read.contains(&slot), "in no list to read");
-        ensure!(!flags.held_back || self.held_back.contains(&slot), "in no list of held back");
-        ensure!(!flags.held_back || entry.partial.is_some(), "nothing is held back");
+        ensure!(!flags.is_held_back() || entry.partial.is_some(), "nothing is held back");
+        ensure!(self.will_take_held_back(slot), "nothing takes the held back frames");
         Ok(())
+    }
+
+    /// Whether the shard will look at the frames that a connection holds back.
+    fn will_take_held_back(&self, slot: Slot) -> bool {
+        let flags = self.table[slot].flags;
+        match flags.held_back {
+            HeldBack::No => true,
+            HeldBack::ForFront => self.held_back.contains(&slot),
+            HeldBack::ForAnswers => {
+                flags.to_read || self.is_stalled(slot) || flags.reading == Reading::Paused
+            }
+        }
     }
 
     /// The tick at which the shard must look at the entry, at the latest.

@@ -14,7 +14,7 @@ use crate::message::Item;
 use crate::net::Net;
 use crate::slot::Slot;
 use crate::stats::DropRule;
-use crate::table::{Ending, State};
+use crate::table::{Ending, HeldBack, State};
 
 impl<N: Net, F: Front> Shard<N, F> {
     /// Ends an open connection.
@@ -45,7 +45,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         entry.state = State::Closing;
         entry.reason = reason;
         entry.heard_at = now;
-        entry.flags.held_back = false;
+        entry.flags.held_back = HeldBack::No;
         self.stats.closed[reason.index()].add(1);
         self.stats.connections.leave(self.table[slot].transport());
         let format = &self.stats.formats[self.format(slot).index()];

@@ -103,7 +103,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         if entry.flags.reading == Reading::Paused {
             return (self.reading_due(slot), Due::Read);
         }
-        if entry.flags.held_back || !entry.flags.welcomed {
+        if entry.flags.is_held_back() || !entry.flags.welcomed {
             return (self.tick().plus(silence), silent);
         }
         let next = match entry.format() {

@@ -171,10 +171,20 @@ pub(crate) struct Slices {
     /// A gathering ends when it has touched this many connections. This bounds the bytes in
     /// outboxes.
     pub(crate) touched: usize,
+    /// Bytes of answers to the frames of one connection. Then they leave before further frames get
+    /// an answer that may be longer than the frame: an empty frame is one byte, its `Error`
+    /// seventy.
+    pub(crate) replies: usize,
 }
 
-const SLICES: Slices =
-    Slices { commands: 512, events: 256, sends: 256, steps: 4096, touched: 32 * 1024 };
+pub(crate) const SLICES: Slices = Slices {
+    commands: 512,
+    events: 256,
+    sends: 256,
+    steps: 4096,
+    touched: 32 * 1024,
+    replies: 16 * 1024,
+};
 
 /// After this many ready sockets the shard looks at those of high priority again: some 0.5 ms.
 const EVENTS_BESIDE_HIGH: usize = 64;

@@ -13,7 +13,7 @@ use weir_wire::format::Format;
 use weir_wire::{CloseReason, ErrorCode, hot};
 
 use super::Shard;
-use super::read::{Handled, REPLIES_BYTES_MAX, encode_error};
+use super::read::{Handled, encode_error};
 use super::tls_table::Effort;
 use crate::command::Front;
 use crate::net::Net;
@@ -254,6 +254,7 @@ impl<N: Net, F: Front> Shard<N, F> {
                 }
                 handled
             }
+            Verdict::Refuse(_) | Verdict::End if self.owes_answers() => Handled::NoRoom,
             // These came all at once because of us. They are refused, but neither owed nor a reason
             // to close.
             Verdict::Refuse(_) | Verdict::End
@@ -286,9 +287,6 @@ impl<N: Net, F: Front> Shard<N, F> {
             "connection publishes faster than {per_second} messages a second, the limit of limits.publishes_per_second"
         );
         self.reply(slot, |out| encode_error(ErrorCode::RateLimited, topic, &message, request, out));
-        if self.replies.len() >= REPLIES_BYTES_MAX {
-            self.send_replies(slot);
-        }
         self.charge_frames(slot, 1);
         if self.table[slot].state == State::Open { Handled::Yes } else { Handled::Closed }
     }

@@ -14,20 +14,16 @@ use crate::message::Item;
 use crate::net::Net;
 use crate::pool::Block;
 use crate::slot::Slot;
-use crate::table::{Beat, Reading, State};
+use crate::table::{Beat, HeldBack, Reading, State};
 
 /// Reads of one connection in a turn: a quarter of a megabyte. Then the others have their turn.
 const READS_PER_TURN: usize = 4;
-
-/// Beyond this, frames of unknown kinds go unanswered until the answers are sent. An empty frame is
-/// one byte, its `Error` seventy. Answers to pings are no longer than the pings.
-pub(super) const REPLIES_BYTES_MAX: usize = 16 * 1024;
 
 /// The result of handling a frame.
 pub(super) enum Handled {
     /// Done. Continue with the next frame.
     Yes,
-    /// The front has no room. Keep this frame and the bytes behind it.
+    /// The front has no room, or answers must leave first. Keep this frame and the bytes behind it.
     NoRoom,
     /// The connection has ended.
     Closed,
@@ -48,11 +44,12 @@ impl<N: Net, F: Front> Shard<N, F> {
     ///
     /// Bytes stay in the kernel while the front has no room for earlier frames, and while the
     /// device does not take what is sent to it. A recovery lists the connection to be read again.
+    /// Frames that were held back for answers come first.
     /// Returns whether the share was used up.
     pub(super) fn read_open(&mut self, slot: Slot) -> bool {
         for _ in 0..READS_PER_TURN {
             let flags = &self.table[slot].flags;
-            if flags.held_back || !flags.welcomed {
+            if flags.held_back == HeldBack::ForFront || !flags.welcomed {
                 return false;
             }
             if self.is_stalled(slot) {
@@ -62,6 +59,14 @@ impl<N: Net, F: Front> Shard<N, F> {
             if self.pauses_reading(slot) {
                 return false;
             }
+            if self.table[slot].flags.held_back == HeldBack::ForAnswers {
+                self.table[slot].flags.held_back = HeldBack::No;
+                self.take_kept(slot);
+                if self.table[slot].state != State::Open {
+                    return false;
+                }
+                continue;
+            }
             if self.is_secure(slot) && !self.may_read_sealed(slot) {
                 return false;
             }
@@ -70,7 +75,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             let may_go_on = self.take_read(slot, read, &mut buf);
             self.recv_buf = buf;
             if !may_go_on {
-                let is_all = !self.table[slot].flags.held_back && !self.is_stalled(slot);
+                let is_all = !self.table[slot].flags.is_held_back() && !self.is_stalled(slot);
                 if is_all && self.table[slot].flags.reading == Reading::Late {
                     self.table[slot].flags.reading = Reading::Current;
                 }
@@ -176,7 +181,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
         // A refused connection is listed again.
         let refused = self.held_back.last().copied();
-        slots.retain(|slot| Some(*slot) != refused && self.table[*slot].flags.held_back);
+        let waits = |slot: &Slot| self.table[*slot].flags.held_back == HeldBack::ForFront;
+        slots.retain(|slot| Some(*slot) != refused && waits(slot));
         self.held_back.append(&mut slots);
     }
 
@@ -184,13 +190,14 @@ impl<N: Net, F: Front> Shard<N, F> {
     /// more.
     fn offer_held_back_of(&mut self, slot: Slot) -> bool {
         let entry = &mut self.table[slot];
-        if !std::mem::replace(&mut entry.flags.held_back, false) {
+        if entry.flags.held_back != HeldBack::ForFront {
             return true;
         }
+        entry.flags.held_back = HeldBack::No;
         let Some(block) = entry.partial.take() else { return true };
         entry.flags.read_late();
         self.consume_block(slot, block);
-        if self.table[slot].flags.held_back {
+        if self.table[slot].flags.held_back == HeldBack::ForFront {
             return false;
         }
         if self.table[slot].state == State::Open {
@@ -202,13 +209,18 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// Takes the bytes that came before the connection was welcomed, and reads on.
     pub(super) fn begin_reading(&mut self, slot: Slot) {
+        self.take_kept(slot);
+        if self.table[slot].state == State::Open {
+            self.list_to_read(slot);
+        }
+    }
+
+    /// Takes the bytes in the connection's block.
+    fn take_kept(&mut self, slot: Slot) {
         if let Some(block) = self.table[slot].partial.take() {
             self.consume_block(slot, block);
         }
-        if self.table[slot].state == State::Open {
-            self.list_to_read(slot);
-            self.arm_next(slot);
-        }
+        self.arm_next(slot);
     }
 
     /// Takes the bytes in a block, which may be whole frames.
@@ -372,7 +384,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
     }
 
-    /// Puts a begun frame, or frames for which the front has no room, into the connection's block.
+    /// Puts a begun frame, or whole frames for which there is no room, into the connection's block.
     pub(super) fn keep(&mut self, slot: Slot, bytes: &[u8]) {
         if bytes.is_empty() || self.table[slot].state != State::Open {
             return;
@@ -391,9 +403,23 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.put_block(slot, block, charged);
     }
 
+    /// Notes that whole frames wait in the connection's block. If answers are due, the frames wait
+    /// for these, and otherwise for the front.
     pub(super) fn hold_back(&mut self, slot: Slot) {
-        self.table[slot].flags.held_back = true;
-        self.held_back.push(slot);
+        if self.owes_answers() {
+            self.table[slot].flags.held_back = HeldBack::ForAnswers;
+            self.list_to_read(slot);
+        } else {
+            self.table[slot].flags.held_back = HeldBack::ForFront;
+            self.held_back.push(slot);
+        }
+    }
+
+    /// Whether so many answers are gathered that they must leave before there are more.
+    ///
+    /// Answers to pings are no longer than the pings, and need not wait.
+    pub(super) fn owes_answers(&self) -> bool {
+        self.replies.len() >= self.slices.replies
     }
 
     /// Handles one whole frame.
@@ -415,7 +441,11 @@ impl<N: Net, F: Front> Shard<N, F> {
                 Handled::Yes => {}
                 outcome @ (Handled::NoRoom | Handled::Closed) => return outcome,
             },
-            Ok(FromDevice::Unknown) if self.replies.len() >= REPLIES_BYTES_MAX => {}
+            Ok(FromDevice::Unknown) if self.owes_answers() => {
+                if !self.is_seeded_left_out_answer() {
+                    return Handled::NoRoom;
+                }
+            }
             Ok(FromDevice::Unknown) => {
                 let message = "message of a kind that weir.v1 does not know";
                 self.reply(slot, |out| encode_error(ErrorCode::UnknownKind, "", message, 0, out));

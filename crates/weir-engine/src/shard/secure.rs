@@ -319,7 +319,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         {
             self.consume_sealed(slot, block.filled_mut());
             self.drop_block(block);
-            return self.table[slot].state == State::Open && !self.table[slot].flags.held_back;
+            return self.table[slot].state == State::Open && !self.table[slot].flags.is_held_back();
         }
         if tls.is_ended {
             self.answer_end(slot);
@@ -414,7 +414,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     fn take_plaintext(&mut self, slot: Slot, plaintext: &mut [u8]) {
-        if self.table[slot].flags.held_back {
+        if self.table[slot].flags.is_held_back() {
             self.keep(slot, plaintext);
         } else {
             self.take_input(slot, plaintext);

@@ -28,6 +28,10 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.recv_buf = vec![0; recv_bytes].into_boxed_slice();
     }
 
+    pub(crate) fn cut_replies(&mut self, bytes: usize) {
+        self.slices.replies = bytes;
+    }
+
     pub(crate) fn cut_generations(&mut self, generation_max: u32) {
         self.table.set_generation_max(generation_max);
     }
@@ -90,6 +94,10 @@ impl<N: Net, F: Front> Shard<N, F> {
     pub(super) fn is_seeded_unmoved_fragment(&self) -> bool {
         self.seeded_bug == Some(SeededBug::UnmovedFragment)
     }
+
+    pub(super) fn is_seeded_left_out_answer(&self) -> bool {
+        self.seeded_bug == Some(SeededBug::LeftOutAnswer)
+    }
 }
 
 #[cfg(not(any(test, feature = "sim")))]
@@ -145,6 +153,10 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     pub(super) const fn is_seeded_unmoved_fragment(&self) -> bool {
+        false
+    }
+
+    pub(super) const fn is_seeded_left_out_answer(&self) -> bool {
         false
     }
 

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  receive buffer ──whole message──▶ unmasked in place ──▶ handled
-//!        └── a part, or what the front has no room for ──▶ block: head │ put together │ as received
+//!        └── a part, or whole messages without room ─────▶ block: head │ put together │ as received
 //! ```
 //!
 //! A connection without a begun message has no block.
@@ -15,7 +15,7 @@ use weir_wire::ws::{self, Assembly, Control, Opcode, Step, WsError};
 use weir_wire::{CloseReason, ErrorCode, json};
 
 use super::Shard;
-use super::read::{Handled, REPLIES_BYTES_MAX, encode_error};
+use super::read::{Handled, encode_error};
 use crate::command::Front;
 use crate::net::Net;
 use crate::pool::Block;
@@ -29,8 +29,8 @@ struct Begun {
     assembly: Assembly,
     /// Bytes behind the head that are needed before another look is of use.
     needed: u32,
-    /// Length of a message at the beginning for which the front had no room; 0 if there is none.
-    whole: u32,
+    /// Length of a message at the beginning for which there was no room. It may be empty.
+    whole: Option<u32>,
 }
 
 impl Begun {
@@ -40,7 +40,8 @@ impl Begun {
         let mut bytes = [0; Begun::BYTES];
         bytes[..16].copy_from_slice(&self.assembly.to_bytes());
         bytes[16..20].copy_from_slice(&self.needed.to_ne_bytes());
-        bytes[20..].copy_from_slice(&self.whole.to_ne_bytes());
+        let whole = self.whole.map_or(0, |bytes| bytes.saturating_add(1));
+        bytes[20..].copy_from_slice(&whole.to_ne_bytes());
         bytes
     }
 
@@ -51,7 +52,7 @@ impl Begun {
         let mut assembly = [0; 16];
         assembly.copy_from_slice(&head[..16]);
         let assembly = Assembly::from_bytes(assembly);
-        Begun { assembly, needed: number(16), whole: number(20) }
+        Begun { assembly, needed: number(16), whole: number(20).checked_sub(1) }
     }
 }
 
@@ -61,7 +62,7 @@ enum Left {
     Nothing,
     /// A begun message, and the place where the bytes continue that were not looked at.
     Part(Begun, Range<usize>, usize),
-    /// A message for which the front has no room, and the bytes behind it, from this place on.
+    /// A message for which there is no room, and the bytes behind it, from this place on.
     Held(Begun, usize),
 }
 
@@ -92,7 +93,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             let missing = (Begun::of(&block).needed as usize).saturating_sub(have);
             if missing == 0 {
                 self.take_ws_block(slot, block);
-                if self.table[slot].flags.held_back {
+                if self.table[slot].flags.is_held_back() {
                     return self.keep(slot, input);
                 }
                 if self.table[slot].state != State::Open {
@@ -119,7 +120,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         let begun = Begun::of(&block);
         let mut block = block;
         // Held-back messages had come in time.
-        let since = if begun.whole > 0 { self.tick() } else { block.since };
+        let since = if begun.whole.is_some() { self.tick() } else { block.since };
         let input = &mut block.filled_mut()[Begun::BYTES..];
         let left = self.take_ws_bytes(slot, begun, input);
         match left {
@@ -177,11 +178,8 @@ impl<N: Net, F: Front> Shard<N, F> {
             fragments_max: ws::FRAGMENTS_MAX,
         };
         let Begun { mut assembly, whole, .. } = begun;
-        let mut at = 0;
-        if whole > 0 && self.is_seeded_forgotten_message() {
-            at = whole as usize;
-        } else if whole > 0 {
-            at = whole as usize;
+        let mut at = whole.map_or(0, |bytes| bytes as usize);
+        if whole.is_some() && !self.is_seeded_forgotten_message() {
             match self.take_ws_message(slot, &input[..at]) {
                 Handled::Yes => {}
                 Handled::Closed => return Left::Nothing,
@@ -197,7 +195,7 @@ impl<N: Net, F: Front> Shard<N, F> {
                 Ok(Step::More { needed }) => {
                     let needed = u32::try_from(needed).unwrap_or(u32::MAX);
                     let kept = at..input.len();
-                    return Left::Part(Begun { assembly, needed, whole: 0 }, kept, input.len());
+                    return Left::Part(Begun { assembly, needed, whole: None }, kept, input.len());
                 }
                 Ok(Step::Control { control, payload, used }) if assembly.is_idle() => {
                     self.take_control(slot, control, &rest[payload]);
@@ -218,7 +216,7 @@ impl<N: Net, F: Front> Shard<N, F> {
                         Handled::Closed => return Left::Nothing,
                         Handled::NoRoom => {
                             let whole = u32::try_from(body.len()).unwrap_or(u32::MAX);
-                            let begun = Begun { whole, ..Begun::default() };
+                            let begun = Begun { whole: Some(whole), ..Begun::default() };
                             return Left::Held(begun, at + close_up(rest, body, used));
                         }
                     }
@@ -256,13 +254,12 @@ impl<N: Net, F: Front> Shard<N, F> {
         let text = std::str::from_utf8(body).unwrap_or_default();
         match json::client_body(text) {
             Ok(body) => self.handle_frame(slot, &body),
+            Err(_) if self.owes_answers() => Handled::NoRoom,
             Err(error) => {
-                if self.replies.len() < REPLIES_BYTES_MAX {
-                    let message = error.to_string();
-                    self.reply(slot, |out| {
-                        encode_error(ErrorCode::InvalidField, "", &message, 0, out);
-                    });
-                }
+                let message = error.to_string();
+                self.reply(slot, |out| {
+                    encode_error(ErrorCode::InvalidField, "", &message, 0, out);
+                });
                 self.hear(slot);
                 self.charge_frames(slot, 1);
                 if self.table[slot].state == State::Open { Handled::Yes } else { Handled::Closed }

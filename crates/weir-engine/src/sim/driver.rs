@@ -162,6 +162,7 @@ impl Run {
         let touched = [1, 3, 32, 1 << 15][dice.index(4)];
         let recv_bytes = [16, 100, 2048, 1 << 16][dice.index(4)];
         shard.cut_turns(commands, sends, steps, touched, recv_bytes);
+        shard.cut_replies([1, 100, 1000, 1 << 14][dice.index(4)]);
         shard.cut_generations(Ids::drawn_generation_max(&mut dice));
         let ids = Ids::begin(&settings.node, &mut dice);
         let topics = dice.between(1, 8);

@@ -12,7 +12,7 @@ use crate::mailbox::Mailbox;
 use crate::net::Net;
 use crate::seeded_bug::SeededBug;
 use crate::settings::ShardSettings;
-use crate::shard::{Shard, Slices};
+use crate::shard::{SLICES, Shard, Slices};
 use crate::slot::Slot;
 use crate::stats::ShardStats;
 use crate::time::Nanos;
@@ -110,8 +110,13 @@ impl<F: Front, O: Offer> SimShard<F, O> {
         touched: usize,
         recv_bytes: usize,
     ) {
-        let slices = Slices { commands, events: commands, sends, steps, touched };
+        let slices = Slices { commands, events: commands, sends, steps, touched, ..SLICES };
         self.shard.cut_turns(slices, recv_bytes);
+    }
+
+    /// Makes a few bytes of answers enough that the frames behind them wait.
+    pub fn cut_replies(&mut self, bytes: usize) {
+        self.shard.cut_replies(bytes);
     }
 
     /// Has slots retired after so many connections each, so that a few connections are enough.

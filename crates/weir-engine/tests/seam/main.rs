@@ -2,6 +2,7 @@
 //!
 //! The tests name the change to the shard that was made to see them fail.
 
+mod answers;
 mod drain;
 mod ends;
 mod fanout;
