@@ -1,8 +1,9 @@
 //! The shard under the simulated network: many seeds, every kind of fault, and seeded bugs.
 //!
 //! One seed again: `WEIR_SIM_SEED=17 cargo test -p weir-engine --test simulation -- --nocapture`. More seeds, or longer
-//! ones: `WEIR_SIM_SEEDS=5000`, `WEIR_SIM_EVENTS=100000`.
+//! ones: `WEIR_SIM_SEEDS=5000`, `WEIR_SIM_EVENTS=100000`. Other ones: `WEIR_SIM_FIRST=5000`.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use weir_engine::sim::{Failure, Fault, SeededBug, Summary, run_seed};
@@ -24,20 +25,20 @@ fn number_from(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().map(|value| value.parse().expect("a number"))
 }
 
-/// Runs the seeds from 0 on until one fails; the sums of those that did not.
-fn run_seeds(seeds: u64, events: u64) -> Result<Summary, Failure> {
-    let next = AtomicU64::new(0);
+/// Runs these seeds until one fails; the sums of those that did not.
+fn run_seeds(seeds: Range<u64>, events: u64) -> Result<Summary, Failure> {
+    let next = AtomicU64::new(seeds.start);
     let run_some = || {
         let mut total = Summary::default();
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= seeds {
+            if seed >= seeds.end {
                 return Ok(total);
             }
             match run_seed(seed, events, None) {
                 Ok(summary) => total.add(&summary),
                 Err(failure) => {
-                    next.store(seeds, Ordering::Relaxed);
+                    next.store(seeds.end, Ordering::Relaxed);
                     return Err(failure);
                 }
             }
@@ -82,7 +83,8 @@ fn nothing_is_lost_leaked_or_late_whatever_happens() {
         }
     }
     let seeds = number_from("WEIR_SIM_SEEDS").unwrap_or(SEEDS);
-    match run_seeds(seeds, events) {
+    let first = number_from("WEIR_SIM_FIRST").unwrap_or(0);
+    match run_seeds(first..first + seeds, events) {
         Ok(summary) => {
             println!("{}", lines(seeds, &summary));
             let [skipped, replaced] = summary.slow;
