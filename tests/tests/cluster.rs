@@ -306,7 +306,7 @@ fn an_answer_of_history_is_as_long_as_it_may_be_wherever_it_comes_from() -> Resu
 
 #[test]
 fn without_redis_no_history_is_told() -> Result<()> {
-    let mut redis = Redis::start()?;
+    let redis = Redis::start()?;
     let (first, second) = (node(&redis, "a")?, node(&redis, "b")?);
     let mut device = Device::greet(first.tcp, "d", &[])?;
     subscribe(&mut device, "kept/a", None)?;

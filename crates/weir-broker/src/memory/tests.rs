@@ -235,7 +235,8 @@ async fn a_failover_loses_the_newest_messages_and_begins_an_epoch() {
         let after = fixture.top().await;
         assert_eq!(after.epoch == before.epoch, epochs == NewEpoch::Missing);
         assert_eq!(after.offset, if epochs == NewEpoch::BeginsAgain { 0 } else { 4 });
-        let query = HistoryQuery { topic: "t".into(), after: 0, messages_max: 100 };
+        let (topic, bytes_max) = ("t".into(), usize::MAX);
+        let query = HistoryQuery { topic, after: 0, messages_max: 100, bytes_max };
         let history = fixture.node.read(vec![query]).await.unwrap().remove(0);
         let expected = if epochs == NewEpoch::BeginsAgain { "" } else { "v w x y" };
         assert_eq!(words(&history.messages), expected);
