@@ -57,7 +57,8 @@ impl Router {
             };
         };
         let state = topic.lock();
-        if topic.class.is_cluster && !state.is_live() {
+        // While the broker is lost, other nodes may have published.
+        if topic.class.is_cluster && (!state.is_live() || self.is_broker_lost()) {
             return Found::AtBroker;
         }
         let empty = Ring::default();
