@@ -61,8 +61,8 @@ crate::config_table! {
         /// Idempotency keys of HTTP requests that are remembered for five minutes. Beyond that, the
         /// oldest keys of the caller with the most are forgotten, and a message that is sent again
         /// with such a key is published twice. Each takes 288 bytes of the byte budget, of which
-        /// keys may have an eighth of the share of HTTP. The broker remembers the keys of messages
-        /// to topics of the cluster.
+        /// keys may have an eighth of the share of HTTP. In a cluster the broker remembers all keys
+        /// but those of messages to topics of one node.
         idempotency_keys_max: usize = 65_536, range(1..=CONNECTIONS_MAX), unit("keys");
         /// Other frames per second that one connection of a device may send, on average. WebSocket
         /// pings and pongs, TLS key updates and refused publishes count too. Beyond the rate, the
