@@ -240,6 +240,9 @@ fn a_history_comes_from_the_broker_where_this_node_cannot_know_it() {
     room.history((7, 12), (1, 0), 10..=12);
     assert_eq!(room.hear(), ["1 m10", "1 m11", "1 m12"]);
     assert_eq!(look(&room, "t", Some((7, 11))), Some((true, true, vec![12])));
+    // Without the broker nobody knows what other nodes have published.
+    room.router.set_broker_lost(true);
+    assert_eq!(look(&room, "t", Some((7, 11))), None);
     room.end();
 }
 
