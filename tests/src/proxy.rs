@@ -80,6 +80,11 @@ impl Proxy {
         self.cable.first.store(self.cable.next.load(Ordering::Relaxed), Ordering::Relaxed);
         self.heal();
     }
+
+    /// Carries again what was forgotten. What a client sent before it closed arrives late.
+    pub fn remember(&self) {
+        self.cable.first.store(0, Ordering::Relaxed);
+    }
 }
 
 impl Drop for Proxy {

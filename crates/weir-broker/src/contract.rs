@@ -108,6 +108,9 @@ pub struct BrokerCounts {
 /// - after [`Event::Renumbered`]: all.
 ///
 /// An exit that has failed is called again until it succeeds. A node makes the calls for one topic one after the other.
+/// When a call has no answer, the node says the same again in later calls for these topics, as far as it is still true,
+/// and the opposite where it is not. The call without an answer may be carried out late. If a later call of the node for
+/// a topic was carried out before, the late one changes nothing there.
 ///
 /// # Errors and time
 /// Each method ends within the time-out that the broker was opened with, plus the time that its turn takes; what waits is

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use weir_broker::conformance::Cluster;
-use weir_broker::memory::{Memory, MemoryOptions, NewEpoch, NodeOptions};
+use weir_broker::conformance::{Cluster, HELD_BACK};
+use weir_broker::memory::{Chances, Memory, MemoryOptions, NewEpoch, NodeOptions};
 use weir_broker::{Answer, Broker, EventHandler, Scope};
 
 struct Nodes(Memory);
@@ -29,6 +29,23 @@ impl Cluster for Nodes {
         self.0.set_reachable(false);
         self.0.set_reachable(true);
         Box::pin(async { Ok(()) })
+    }
+
+    fn hold_back<'a>(&'a self, call: Answer<'a, ()>) -> Answer<'a, ()> {
+        Box::pin(async {
+            let late = Chances { late: 1.0, late_max: LATE_MAX, ..Chances::default() };
+            self.0.set_chances(HELD_BACK, late);
+            let answer = call.await;
+            self.0.set_chances(HELD_BACK, Chances::default());
+            answer
+        })
+    }
+
+    fn deliver(&self) -> Answer<'_, ()> {
+        Box::pin(async {
+            tokio::time::sleep(LATE_MAX).await;
+            Ok(())
+        })
     }
 
     fn fail_over(&self, lost_max: u64) -> Answer<'_, ()> {
@@ -61,6 +78,14 @@ impl Cluster for Others {
         Box::pin(async { Ok(()) })
     }
 
+    fn hold_back<'a>(&'a self, call: Answer<'a, ()>) -> Answer<'a, ()> {
+        self.0.hold_back(call)
+    }
+
+    fn deliver(&self) -> Answer<'_, ()> {
+        self.0.deliver()
+    }
+
     fn fail_over(&self, lost_max: u64) -> Answer<'_, ()> {
         self.0.0.fail_over(lost_max, NewEpoch::BeginsAgain);
         Box::pin(async { Ok(()) })
@@ -69,6 +94,9 @@ impl Cluster for Others {
 
 /// How long members outlive their node.
 const KEPT: Duration = Duration::from_secs(5);
+
+/// How late a request is at most that is held back.
+const LATE_MAX: Duration = Duration::from_secs(3);
 
 fn memory() -> Memory {
     Memory::new(&MemoryOptions { presence_kept: KEPT, ..MemoryOptions::default() })

@@ -45,11 +45,22 @@ pub trait Cluster: Send + Sync {
     /// Breaks the connections of all nodes to the broker. They may connect again at once.
     fn break_connections(&self) -> Answer<'_, ()>;
 
+    /// Lets a node make a call that changes presence, and holds the request back until [`Cluster::deliver`]: the call
+    /// gets no answer. The node is the one named [`HELD_BACK`]. What it asks afterwards may arrive. Only for
+    /// [`a_late_call_changes_nothing`].
+    fn hold_back<'a>(&'a self, call: Answer<'a, ()>) -> Answer<'a, ()>;
+
+    /// Delivers what was held back. It has been carried out when this returns.
+    fn deliver(&self) -> Answer<'_, ()>;
+
     /// Makes the broker lose the newest messages of each topic, at least one and at most this many, and break all
     /// connections: as a primary that fails before its replica has everything. Only for
     /// [`lost_messages_end_the_epoch`].
     fn fail_over(&self, lost_max: u64) -> Answer<'_, ()>;
 }
+
+/// The name of a node whose requests can be held back.
+pub const HELD_BACK: &str = "late";
 
 /// Makes an empty cluster.
 ///
@@ -61,22 +72,24 @@ impl<F: AsyncFn() -> Arc<dyn Cluster>> Make for F {}
 /// Makes a test of each promise: `weir_broker::conformance!(make)`, with an async function `make` that gives an empty
 /// cluster as `Arc<dyn Cluster>`.
 ///
-/// `make, but failovers` leaves the promise about failovers out, for a broker whose tests for that stand elsewhere.
+/// `make, but failovers and late calls` leaves these promises out, for a broker whose tests for them stand elsewhere.
 /// `make, on a paused clock` runs each test on one thread, with the clock of tokio paused.
 #[macro_export]
 macro_rules! conformance {
     ($make:path) => {
-        $crate::conformance! { $make, but failovers }
+        $crate::conformance! { $make, but failovers and late calls }
         $crate::conformance! { #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            $make: lost_messages_end_the_epoch
+            $make: lost_messages_end_the_epoch a_late_call_changes_nothing
         }
     };
-    ($make:path, but failovers) => {
+    ($make:path, but failovers and late calls) => {
         $crate::conformance! { @all #[tokio::test(flavor = "multi_thread", worker_threads = 2)] $make }
     };
     ($make:path, on a paused clock) => {
         $crate::conformance! { @all #[tokio::test(start_paused = true)] $make }
-        $crate::conformance! { #[tokio::test(start_paused = true)] $make: lost_messages_end_the_epoch }
+        $crate::conformance! { #[tokio::test(start_paused = true)]
+            $make: lost_messages_end_the_epoch a_late_call_changes_nothing
+        }
     };
     (@all #[$test:meta] $make:path) => {
         $crate::conformance! { #[$test] $make:

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::time::Instant;
 
 use super::peer::{Peer, until};
-use super::{Make, cluster};
+use super::{HELD_BACK, Make, cluster};
 use crate::contract::{Error, Event};
 use crate::records::{ConnectionNumber, Member, MemberPage, Name, Scope};
 
@@ -326,6 +326,35 @@ pub async fn presence_outlives_broken_connections(make: &impl Make) {
         two.ears.forget(|event| matches!(event, Event::Gap(_)));
     }
     assert_eq!(page(&one, "t", None, 10).await.0, [1, 10, 11, 12]);
+}
+
+/// A call that is carried out late changes nothing in a topic for which a later call of its node was carried out.
+pub async fn a_late_call_changes_nothing(make: &impl Make) {
+    let cluster = cluster(make).await;
+    let one = Peer::open(&cluster, "one").await;
+    let late = Peer::open(&cluster, HELD_BACK).await;
+    one.join("t").await;
+    one.join("u").await;
+    // In topics with members: elsewhere a broker may need several requests.
+    enter(&late, "t", &[(1, "a"), (2, "b")]).await;
+    enter(&late, "u", &[(4, "d")]).await;
+    // One comes and leaves; another one leaves and comes back. In the second topic nothing else happens.
+    let come = [members("t", &[(3, "c")]), members("u", &[(3, "c")])].concat();
+    let held_back = cluster.hold_back(late.broker.enter(come)).await;
+    assert!(matches!(held_back, Err(Error::Uncertain(_))), "{held_back:?}");
+    retried(async || late.broker.exit(members("t", &[(3, "c")])).await).await;
+    let gone = members("t", &[(1, "a")]);
+    let held_back = cluster.hold_back(late.broker.exit(gone)).await;
+    assert!(matches!(held_back, Err(Error::Uncertain(_))), "{held_back:?}");
+    retried(async || late.broker.enter(members("t", &[(1, "a")])).await).await;
+    assert_eq!(page(&one, "u", None, 10).await, (vec![4], true, 1, 1));
+    cluster.deliver().await.expect("it is delivered");
+    assert_eq!(page(&one, "t", None, 10).await, (vec![1, 2], true, 2, 2));
+    assert_eq!(page(&one, "u", None, 10).await, (vec![3, 4], true, 2, 2));
+    let told = [(vec![(1, "a"), (2, "b")], vec![])].map(owned);
+    assert_eq!(changes(&one, &late, "t").await, told);
+    let told = [(vec![(4, "d")], vec![]), (vec![(3, "c")], vec![])].map(owned);
+    assert_eq!(changes(&one, &late, "u").await, told);
 }
 
 /// Connection and device of a member.

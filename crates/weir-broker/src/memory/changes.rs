@@ -5,31 +5,45 @@ use tokio::time::Instant;
 use super::LinkId;
 use super::presence::Change;
 use super::state::State;
-use crate::contract::Event;
+use crate::contract::{Error, Event};
 use crate::records::{Member, Name, by_topic};
 
 impl State {
-    pub(super) fn enter(&mut self, id: LinkId, members: Vec<(Name, Member)>, now: Instant) {
-        if !self.presence.has(id) {
+    /// Carries out a node's call: members enter topics, or exit.
+    pub(super) fn change(
+        &mut self,
+        (id, call): (LinkId, u64),
+        (members, enters): (Vec<(Name, Member)>, bool),
+        now: Instant,
+    ) -> Result<(), Error> {
+        if enters && !self.presence.has(id) {
             // From now on there is something to look for.
             self.links.values().for_each(|link| link.wake.notify_one());
         }
+        let mut went = Ok(());
         for (topic, members) in by_topic(members) {
-            for members in members.chunks(CHUNK) {
-                let change = self.presence.enter(id, &topic, members);
-                self.tell_change(&topic, change, now);
+            if !self.presence.begin_call(id, &topic, call) {
+                went = Err(Error::Refused("a later call was carried out".to_owned()));
+                continue;
             }
-        }
-    }
-
-    pub(super) fn exit(&mut self, id: LinkId, members: Vec<(Name, Member)>, now: Instant) {
-        for (topic, members) in by_topic(members) {
             for members in members.chunks(CHUNK) {
                 let connections = members.iter().map(|member| member.connection);
-                let change = self.presence.exit(id, &topic, connections);
+                let change = match enters {
+                    true => self.presence.enter(id, &topic, members),
+                    false => self.presence.exit(id, &topic, connections),
+                };
                 self.tell_change(&topic, change, now);
             }
         }
+        went
+    }
+
+    /// Lets all members of a node leave, as a call of the node.
+    pub(super) fn exit_by_call(&mut self, id: LinkId, call: u64, now: Instant) {
+        for (topic, _) in self.presence.of(id) {
+            self.presence.begin_call(id, &topic, call);
+        }
+        self.exit_all(id, now);
     }
 
     /// Takes all members of a node out.

@@ -67,6 +67,8 @@ pub struct MemoryOptions {
     pub presence_kept: Duration,
     /// Whether [`Memory::journal`] remembers all messages.
     pub keeps_journal: bool,
+    /// A seeded bug: a call that changes presence and comes late is carried out behind later ones.
+    pub obeys_late_calls: bool,
 }
 
 /// How a node uses the server.
@@ -94,6 +96,7 @@ impl Default for MemoryOptions {
             lease: Duration::from_secs(86_400),
             presence_kept: Member::KEPT,
             keeps_journal: false,
+            obeys_late_calls: false,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The broker in memory as one node has it.
 
 use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -22,6 +23,8 @@ pub(super) struct MemoryNode {
     memory: Memory,
     id: LinkId,
     timeout: Duration,
+    /// The number of the last call that changes presence.
+    calls: AtomicU64,
 }
 
 impl MemoryNode {
@@ -37,7 +40,12 @@ impl MemoryNode {
         if let Some(link) = state.links.get(&id) {
             tokio::spawn(run(Arc::downgrade(&memory.state), id, Arc::clone(&link.wake)));
         }
-        MemoryNode { memory: memory.clone(), id, timeout }
+        MemoryNode { memory: memory.clone(), id, timeout, calls: AtomicU64::new(0) }
+    }
+
+    /// The number of a call that changes presence.
+    fn next_call(&self) -> u64 {
+        self.calls.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// Sends a request and waits for its answer.
@@ -249,23 +257,24 @@ impl Broker for MemoryNode {
     }
 
     fn retire(&self) -> Answer<'_, ()> {
-        Box::pin(self.ask(Method::Retire, |state, id, now| {
-            state.retire(id, now);
+        let call = self.next_call();
+        Box::pin(self.ask(Method::Retire, move |state, id, now| {
+            state.retire(id, call, now);
             Ok(())
         }))
     }
 
     fn enter(&self, members: Vec<(Name, Member)>) -> Answer<'_, ()> {
+        let call = self.next_call();
         Box::pin(self.ask(Method::Enter, move |state, id, now| {
-            state.enter(id, members, now);
-            Ok(())
+            state.change((id, call), (members, true), now)
         }))
     }
 
     fn exit(&self, members: Vec<(Name, Member)>) -> Answer<'_, ()> {
+        let call = self.next_call();
         Box::pin(self.ask(Method::Exit, move |state, id, now| {
-            state.exit(id, members, now);
-            Ok(())
+            state.change((id, call), (members, false), now)
         }))
     }
 

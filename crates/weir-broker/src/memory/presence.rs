@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::LinkId;
 use super::nodes::Nodes;
+use super::{LinkId, MemoryOptions};
 use crate::records::{ConnectionNumber, Member, MemberPage, Name};
 
 /// The members of all topics, by the node that entered them.
@@ -17,6 +17,10 @@ pub(super) struct Presence {
     topics: BTreeMap<Name, BTreeMap<LinkId, BTreeMap<ConnectionNumber, Name>>>,
     /// How many members each node has.
     counts: BTreeMap<LinkId, usize>,
+    /// The last call of each node for a topic that was carried out.
+    calls: BTreeMap<(LinkId, Name), u64>,
+    /// A seeded bug: see [`MemoryOptions`].
+    obeys_late_calls: bool,
     /// How long members outlive their node.
     kept: Duration,
     /// When a node last looked for dead ones.
@@ -38,15 +42,24 @@ pub(super) struct Change {
 const LOOKS: u32 = 6;
 
 impl Presence {
-    pub(super) fn new(kept: Duration, now: Instant) -> Presence {
+    pub(super) fn new(options: &MemoryOptions, now: Instant) -> Presence {
         Presence {
             topics: BTreeMap::new(),
             counts: BTreeMap::new(),
-            kept,
+            calls: BTreeMap::new(),
+            obeys_late_calls: options.obeys_late_calls,
+            kept: options.presence_kept,
             looked: now,
             dead: BTreeMap::new(),
             ended: BTreeSet::new(),
         }
+    }
+
+    /// A node's call is about to be carried out for a topic; `false`: a later one was.
+    pub(super) fn begin_call(&mut self, link: LinkId, topic: &Name, call: u64) -> bool {
+        let last = self.calls.entry((link, Name::clone(topic))).or_default();
+        *last = call.max(*last);
+        *last == call || self.obeys_late_calls
     }
 
     pub(super) fn enter(&mut self, link: LinkId, topic: &Name, entered: &[Member]) -> Change {

@@ -78,7 +78,7 @@ impl State {
             dice: StdRng::seed_from_u64(options.seed),
             topics: Topics::new(options.topics_kept, options.keeps_journal),
             devices: Devices::default(),
-            presence: Presence::new(options.presence_kept, now),
+            presence: Presence::new(options, now),
             nodes: Nodes::new(options.lease),
             revocations: RevocationLog::new(),
             sessions: Sessions::default(),
@@ -415,10 +415,10 @@ impl State {
         Ok(())
     }
 
-    pub(super) fn retire(&mut self, id: LinkId, now: Instant) {
+    pub(super) fn retire(&mut self, id: LinkId, call: u64, now: Instant) {
         self.nodes.retire(id);
         self.devices.remove(id);
-        self.exit_all(id, now);
+        self.exit_by_call(id, call, now);
     }
 
     /// What has happened so far at nodes of this name; `None`: at all.
@@ -439,7 +439,13 @@ const UNREACHABLE: &str = "the broker is unreachable";
 fn may_be_late(method: Method) -> bool {
     matches!(
         method,
-        Method::Publish | Method::ToDevice | Method::ToAll | Method::ToNode | Method::Revoke
+        Method::Publish
+            | Method::ToDevice
+            | Method::ToAll
+            | Method::ToNode
+            | Method::Revoke
+            | Method::Enter
+            | Method::Exit
     )
 }
 

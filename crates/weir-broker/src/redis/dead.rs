@@ -55,7 +55,7 @@ impl Client {
                 if Instant::now() >= until {
                     return true;
                 }
-                match self.end_some(&stay, Instant::now() + self.timeout).await {
+                match self.end_some((&stay, None), Instant::now() + self.timeout).await {
                     Ok(true) => sleep(PAUSE).await,
                     Ok(false) => {
                         if self.forget_stay(&stay).await.is_ok() {
@@ -74,8 +74,12 @@ impl Client {
         false
     }
 
-    /// Takes some members of a stay out, and tells it; whether there may be more.
-    pub(super) async fn end_some(&self, stay: &str, until: Instant) -> Result<bool, Error> {
+    /// Takes some members of a stay out, and tells it; whether there may be more. `call`: the stay is this node's own.
+    pub(super) async fn end_some(
+        &self,
+        (stay, call): (&str, Option<u64>),
+        until: Instant,
+    ) -> Result<bool, Error> {
         let index = self.keys.place(&stay.into());
         let mut command = redis::cmd("ZRANGE");
         command.arg(index.key('x')).arg(0).arg(PIECES - 1).arg("WITHSCORES");
@@ -93,7 +97,8 @@ impl Client {
         let places = (0..entries.len()).cycle().take(PIECES - PIECES % entries.len());
         let places: Vec<usize> = places.collect();
         let request = |place: &usize| {
-            let mut request = self.change_request("end", &entries[*place].0, stay, None);
+            let topic = &entries[*place].0;
+            let mut request = self.change_request(("end", call), topic, (stay, None));
             request.command.arg(PIECE);
             request
         };

@@ -90,8 +90,10 @@ impl Client {
             .iter()
             .flat_map(|(topic, members)| members.chunks(PIECE).map(move |piece| (topic, piece)));
         let pieces: Vec<_> = pieces.collect();
+        let call = Some(self.present().next_call());
         let request = |(topic, members): &(&Name, &[Member])| {
-            let mut request = self.change_request(what, topic, &stay.name, stay.before.as_deref());
+            let stays = (stay.name.as_str(), stay.before.as_deref());
+            let mut request = self.change_request((what, call), topic, stays);
             for member in *members {
                 request.command.arg(hex(member.connection)).arg(&*member.device);
             }
@@ -102,19 +104,21 @@ impl Client {
         pieces.iter().zip(answers).map(|((topic, _), answer)| (*topic, left(answer))).collect()
     }
 
-    /// The begin of a request that changes the members of a topic.
+    /// The begin of a request that changes the members of a topic. Calls for this node have a number; those that end
+    /// the stay of another one have none.
     pub(super) fn change_request(
         &self,
-        what: &str,
+        (what, call): (&str, Option<u64>),
         topic: &Name,
-        stay: &str,
-        before: Option<&str>,
+        (stay, before): (&str, Option<&str>),
     ) -> Request {
         let place = self.keys.place(topic);
         let mut keys = vec![place.part('m', stay), place.part('u', stay)];
+        keys.extend(call.map(|_| place.part('q', &self.context.instance)));
         keys.extend(before.map(|before| place.part('m', before)));
         let mut command = PRESENCE.run(keys.iter());
         command.arg(what).arg(RECORD_KEPT.as_millis().to_string()).arg(place.key('c'));
+        command.arg(call.map(|call| call.to_string()).unwrap_or_default());
         Request { slot: place.slot, command }
     }
 
@@ -187,8 +191,11 @@ impl Client {
 
     /// Takes all members of this node out.
     pub(super) async fn exit_all(&self) -> Result<(), Error> {
-        let stay = self.present().stay();
-        while self.end_some(&stay.name, Instant::now() + self.timeout).await? {}
+        let (stay, call) = {
+            let mut present = self.present();
+            (present.stay(), present.next_call())
+        };
+        while self.end_some((&stay.name, Some(call)), Instant::now() + self.timeout).await? {}
         self.present().clear();
         Ok(())
     }

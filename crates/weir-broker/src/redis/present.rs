@@ -19,6 +19,8 @@ pub(super) struct Present {
     topics: HashMap<Name, Topic>,
     /// The number of the last entry.
     entries: u64,
+    /// The number of the last call that changes members.
+    calls: u64,
 }
 
 /// The names of the stay at a moment, and of the one before.
@@ -48,7 +50,8 @@ pub(super) struct Mark {
 
 impl Present {
     pub(super) fn new(instance: &str) -> Present {
-        Present { instance: instance.to_owned(), stay: 0, topics: HashMap::new(), entries: 0 }
+        let (instance, topics) = (instance.to_owned(), HashMap::new());
+        Present { instance, stay: 0, topics, entries: 0, calls: 0 }
     }
 
     /// The stay as it is now.
@@ -81,6 +84,13 @@ impl Present {
             self.topics.clear();
         }
         had_members
+    }
+
+    /// The number of a call that is about to change members. It outlives stays: Redis compares it with those of calls
+    /// that come late.
+    pub(super) fn next_call(&mut self) -> u64 {
+        self.calls += 1;
+        self.calls
     }
 
     /// Forgets all topics.

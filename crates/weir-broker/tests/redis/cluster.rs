@@ -10,7 +10,7 @@ use weir_tests::{Redis, RedisCluster};
 
 use crate::common::{ask, batch, node_with, publish, until};
 
-weir_broker::conformance!(three, but failovers);
+weir_broker::conformance!(three, but failovers and late calls);
 
 /// Three primaries, and replicas of some.
 struct Three {
@@ -135,6 +135,14 @@ impl Cluster for Lent {
                 redis.command(&format!("CLIENT KILL TYPE {kind}")).expect("an answer");
             }
         }
+        Box::pin(async { Ok(()) })
+    }
+
+    fn hold_back<'a>(&'a self, _call: Answer<'a, ()>) -> Answer<'a, ()> {
+        Box::pin(async { Err(Error::Refused("late calls are tested elsewhere".to_owned())) })
+    }
+
+    fn deliver(&self) -> Answer<'_, ()> {
         Box::pin(async { Ok(()) })
     }
 

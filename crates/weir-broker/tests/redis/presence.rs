@@ -100,14 +100,25 @@ fn texts(value: Value) -> Vec<String> {
     redis::from_redis_value(value).expect("texts")
 }
 
+/// A Redis that logs all that it carries out.
+fn logging() -> Redis {
+    let log = ["--slowlog-log-slower-than", "0", "--slowlog-max-len", "1000000"];
+    Redis::start_with(|_| Ok(log.map(str::to_owned).to_vec())).expect("a Redis")
+}
+
+/// What nodes have had carried out with this argument since the log began, newest first.
+fn calls(redis: &Redis, argument: &str) -> Vec<Slow> {
+    let log = ask(redis, redis::cmd("SLOWLOG").arg("GET").arg(-1));
+    let mut log: Vec<Slow> = redis::from_redis_value(log).expect("a log");
+    let has_it = |slow: &Slow| slow.3.iter().any(|found| found == argument.as_bytes());
+    // What a script does has no name.
+    log.retain(|slow| !slow.5.is_empty() && has_it(slow));
+    log
+}
+
 /// The nodes that have carried out a script with this argument since the log began.
 fn callers(redis: &Redis, argument: &str) -> BTreeSet<String> {
-    let log = ask(redis, redis::cmd("SLOWLOG").arg("GET").arg(-1));
-    let log: Vec<Slow> = redis::from_redis_value(log).expect("a log");
-    let has_it = |slow: &Slow| slow.3.iter().any(|found| found == argument.as_bytes());
-    let names = log.into_iter().filter(has_it).map(|slow| slow.5);
-    // What a script does has none.
-    names.filter(|name| !name.is_empty()).collect()
+    calls(redis, argument).into_iter().map(|slow| slow.5).collect()
 }
 
 /// What Redis has carried out: number, time, microseconds, the command, from where, and from whom.
@@ -142,8 +153,7 @@ fn keys(redis: &Redis, pattern: &str) -> Vec<String> {
 
 #[tokio::test]
 async fn one_node_at_a_time_lets_the_members_of_a_dead_one_leave() {
-    let log = ["--slowlog-log-slower-than", "0", "--slowlog-max-len", "1000000"];
-    let redis = Redis::start_with(|_| Ok(log.map(str::to_owned).to_vec())).expect("a Redis");
+    let redis = logging();
     // So long that no turn ends because a node is slow.
     let kept = Duration::from_secs(18);
     let topics = topics(100);
@@ -285,6 +295,46 @@ async fn what_a_node_enters_again_has_not_left_in_between() {
     ];
     assert_eq!(told, expected.map(|(joined, left)| (joined, left)));
     assert_eq!(page(&one.broker, None, 10).await, (vec![1, 2, 6, 7], true, 4, 2));
+}
+
+#[tokio::test]
+async fn a_late_call_of_an_earlier_stay_changes_nothing() {
+    let redis = logging();
+    let kept = Duration::from_secs(20);
+    let one = Living::open(options(&redis, "one", kept)).await;
+    let two = Living::open(options(&redis, "two", kept)).await;
+    one.join(&["t".into()]).await;
+    let members = || vec![("t".into(), member(1, "a"))];
+    two.broker.enter(members()).await.expect("entered");
+    let late = calls(&redis, "enter").remove(0).3;
+    two.heard.rest();
+    // As if its time were over.
+    let mut forget = redis::cmd("ZREM");
+    ask(&redis, forget.arg(shared('y')).arg(stays(&redis)));
+    two.heard.take(|event| *event == Event::Gap(Scope::All)).await;
+    two.broker.exit(members()).await.expect("exited");
+    until("it is told", || one.left_count() == 1).await;
+    one.heard.rest();
+
+    let mut again = redis::Cmd::new();
+    late.iter().for_each(|argument| _ = again.arg(argument));
+    let client = redis::Client::open(redis.url()).expect("a URL");
+    let mut conn = client.get_connection().expect("a connection");
+    let refused = again.query::<Value>(&mut conn).expect_err("it is late");
+    assert_eq!(refused.code(), Some("STALE"), "{refused}");
+    assert_eq!(page_of(&one.broker, &"t".into()).await, [] as [u64; 0]);
+    // What shows that it is late goes by itself.
+    assert_eq!(keys(&redis, "*}m:*"), [] as [&str; 0]);
+    let [number] = &keys(&redis, "*}q:*")[..] else { panic!("one node has called for one topic") };
+    let rest = ask(&redis, redis::cmd("PTTL").arg(number));
+    let rest: u64 = redis::from_redis_value(rest).expect("a time");
+    assert!((1..=120_000).contains(&rest), "{rest}");
+    two.broker.enter(members()).await.expect("entered");
+    assert_eq!(page_of(&one.broker, &"t".into()).await, [1]);
+    let told = one.heard.take(|event| matches!(event, Event::Presence { .. })).await;
+    let joined = vec![member(1, "a")];
+    let expected = Event::Presence { topic: "t".into(), joined, left: vec![] };
+    assert_eq!(told.last(), Some(&expected));
 }
 
 #[tokio::test]

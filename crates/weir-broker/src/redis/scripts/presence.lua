@@ -1,12 +1,23 @@
 -- Changes which members of one node are in a topic's presence, and tells it on the topic's channel.
 --
--- KEYS: 1 members (sorted set: connection and device, by connection), 2 connections of each device (hash), 3 members that
--- the node had in its stay before (or nothing).
--- ARGV: 1 what they do: enter, exit, or end; 2 for how long to keep them (ms), 3 channel, then connection and device of
--- each; of those that end, how many at most instead.
+-- KEYS: 1 members (sorted set: connection and device, by connection), 2 connections of each device (hash), 3 the number of
+-- the node's last call (or nothing), 4 members that the node had in its stay before (or nothing).
+-- ARGV: 1 what they do: enter, exit, or end; 2 for how long to keep them (ms), 3 channel, 4 the number of the call (nothing:
+-- another node ends a stay), then connection and device of each; of those that end, how many at most instead.
 -- Answers: how many members are left.
-local key, devices, before = KEYS[1], KEYS[2], KEYS[3]
+local key, devices, before = KEYS[1], KEYS[2], KEYS[4]
 local joined, left = {}, {}
+
+if ARGV[4] ~= '' then
+  -- A call that comes late would undo what was asked since. None comes more than two minutes late: then TCP takes what is on
+  -- its way for gone (RFC 9293, 3.4.2).
+  local late = 120000
+  local last = redis.call('SET', KEYS[3], ARGV[4], 'PX', late, 'GET')
+  if last and tonumber(last) > tonumber(ARGV[4]) then
+    redis.call('SET', KEYS[3], last, 'PX', late)
+    return redis.error_reply('STALE a later call was carried out')
+  end
+end
 
 -- The member with this connection, if it is another than this one.
 local function other(from, connection, member)
@@ -35,12 +46,12 @@ end
 
 if ARGV[1] == 'end' then
   -- Their devices are counted no more when all have left.
-  local popped = redis.call('ZPOPMIN', key, ARGV[4])
+  local popped = redis.call('ZPOPMIN', key, ARGV[5])
   for index = 1, #popped, 2 do
     left[#left + 1] = popped[index]
   end
 end
-for index = 4, ARGV[1] == 'end' and 0 or #ARGV, 2 do
+for index = 5, ARGV[1] == 'end' and 0 or #ARGV, 2 do
   local connection = ARGV[index]
   local earlier = take(connection)
   local member

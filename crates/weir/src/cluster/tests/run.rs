@@ -25,6 +25,8 @@ pub(super) enum Bug {
     Router(SeededBug),
     /// The broker keeps its epochs in a failover that has lost messages.
     FailedOverEpoch,
+    /// The broker carries out late what a node has told of its members, behind what the node has told since.
+    LatePresence,
 }
 
 /// A fault of the run. What only chance decides, such as a doubled event, the broker counts.
@@ -33,7 +35,7 @@ pub(super) enum Fault {
     Dropped,
     Doubled,
     Delayed,
-    /// A connection breaks under a publish, before or after its execution, or arrives late.
+    /// A connection breaks under a request, before or after its execution, or the request arrives late.
     Cut,
     Resubscribed,
     Disconnected,
@@ -140,6 +142,7 @@ impl Run {
             seed,
             keeps_journal: true,
             presence_kept: PRESENCE_KEPT,
+            obeys_late_calls: bug == Some(Bug::LatePresence),
             ..MemoryOptions::default()
         };
         let memory = Memory::new(&options);
@@ -182,7 +185,7 @@ impl Run {
     fn start(&mut self, node: usize) {
         let bug = match self.bug {
             Some(Bug::Router(bug)) => Some(bug),
-            Some(Bug::FailedOverEpoch) | None => None,
+            Some(Bug::FailedOverEpoch | Bug::LatePresence) | None => None,
         };
         let name = name_of(node);
         let seed = self.dice.random();
@@ -205,8 +208,9 @@ impl Run {
                 double: if self.has(Fault::Doubled) { 0.05 } else { 0.0 },
                 break_before_execution: if self.has(Fault::Cut) { 0.01 } else { 0.0 },
                 break_before_answer: if self.has(Fault::Cut) { 0.01 } else { 0.0 },
-                late: if self.has(Fault::Cut) { 0.01 } else { 0.0 },
-                late_max: Duration::from_secs(1),
+                late: if self.has(Fault::Cut) { 0.04 } else { 0.0 },
+                // Longer than a call waits for its answer: the node says it again before.
+                late_max: Duration::from_secs(4),
             },
         );
     }
@@ -462,7 +466,8 @@ impl Run {
                 let late = Duration::from_millis(self.dice.random_range(0..1000));
                 let places = [Break::BeforeExecution, Break::BeforeAnswer, Break::Late(late)];
                 let place = *places.choose(&mut self.dice).unwrap();
-                let methods = [Method::Publish, Method::Read, Method::Join];
+                let methods =
+                    [Method::Publish, Method::Read, Method::Join, Method::Enter, Method::Exit];
                 let method = *methods.choose(&mut self.dice).unwrap();
                 self.memory.break_next(&name, Some(method), place);
                 return;

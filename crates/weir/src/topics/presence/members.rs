@@ -76,7 +76,7 @@ struct Left {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Told {
     Nothing,
-    /// The broker did not answer. It is told the change again, whatever happens meanwhile.
+    /// The broker did not answer, or has lost what it knew. It is told the change, whatever happens meanwhile.
     Perhaps,
 }
 
@@ -279,6 +279,8 @@ impl Members {
         if !self.present.is_empty() {
             self.again = Some(ConnId::from_u64(0));
         }
+        // It may have lost those, too, of which it was to hear that they have left. One that comes back is not there.
+        self.left.values_mut().for_each(|left| left.told = Told::Perhaps);
     }
 
     /// Watchers may have missed something.

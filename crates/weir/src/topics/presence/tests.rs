@@ -28,24 +28,51 @@ fn numbers(changes: &Changes) -> (Vec<u64>, Vec<u64>) {
     (changes.left().map(number).collect(), changes.entered().map(number).collect())
 }
 
-/// What the broker knows, as far as these changes reach it.
-fn carry_out(broker: &mut BTreeSet<u64>, changes: &Changes) {
-    let (left, entered) = numbers(changes);
-    for number in left {
-        broker.remove(&number);
+/// What the broker knows, as far as calls reach it.
+#[derive(Default)]
+struct Known {
+    members: BTreeSet<u64>,
+    calls: u64,
+    /// The number of the last call that was carried out.
+    last: u64,
+}
+
+/// Of a call that members leave, or that they enter.
+struct Call {
+    number: u64,
+    left: Vec<u64>,
+    entered: Vec<u64>,
+}
+
+impl Known {
+    /// The calls that tell these changes.
+    fn calls(&mut self, changes: &Changes) -> [Call; 2] {
+        let (left, entered) = numbers(changes);
+        self.calls += 2;
+        let exit = Call { number: self.calls - 1, left, entered: vec![] };
+        [exit, Call { number: self.calls, left: vec![], entered }]
     }
-    broker.extend(entered);
+
+    /// A call that comes late does nothing.
+    fn carry_out(&mut self, call: &Call) {
+        if call.number > self.last {
+            self.last = call.number;
+            call.left.iter().for_each(|number| _ = self.members.remove(number));
+            self.members.extend(&call.entered);
+        }
+    }
 }
 
 proptest! {
     /// Whatever fails and in whichever order, in the end the broker knows who is there.
     #[test]
-    fn the_broker_comes_to_know_who_is_there(steps in proptest::collection::vec((0u8..12, 0u64..5), 0..300)) {
+    fn the_broker_comes_to_know_who_is_there(steps in proptest::collection::vec((0u8..14, 0u64..4), 0..300)) {
         let places = Places::new(1000);
         let mut members = Members::default();
         let mut counts = BTreeMap::<u64, u32>::new();
-        let mut broker = BTreeSet::new();
-        let mut in_flight: Option<Changes> = None;
+        let mut broker = Known::default();
+        let mut in_flight: Option<(Changes, [Call; 2])> = None;
+        let mut late = Vec::new();
         for (what, number) in steps {
             match what {
                 0..3 => {
@@ -57,19 +84,32 @@ proptest! {
                     *counts.get_mut(&number).unwrap() -= 1;
                     counts.retain(|_, count| *count > 0);
                 }
-                6 | 7 if in_flight.is_none() => in_flight = Some(members.take_changes(3)),
-                8 => if let Some(changes) = in_flight.take() {
-                    carry_out(&mut broker, &changes);
+                6 | 7 if in_flight.is_none() => {
+                    let changes = members.take_changes(3);
+                    let calls = broker.calls(&changes);
+                    in_flight = Some((changes, calls));
+                }
+                8 => if let Some((_, calls)) = in_flight.take() {
+                    calls.iter().for_each(|call| broker.carry_out(call));
                 },
-                9 | 10 => if let Some(changes) = in_flight.take() {
-                    // The answer was lost, or the call.
-                    if what == 9 {
-                        carry_out(&mut broker, &changes);
+                9..12 => if let Some((changes, [exit, enter])) = in_flight.take() {
+                    // The answer was lost, or the call; or it is late.
+                    match number {
+                        0 => broker.carry_out(&exit),
+                        1 => late.push(exit),
+                        2 => [&exit, &enter].into_iter().for_each(|call| broker.carry_out(call)),
+                        _ => {
+                            broker.carry_out(&exit);
+                            late.push(enter);
+                        }
                     }
                     members.give_back(changes);
                 },
-                11 if number == 0 => {
-                    broker.clear();
+                12 => if let Some(call) = late.pop() {
+                    broker.carry_out(&call);
+                },
+                13 => {
+                    broker.members.clear();
                     members.enter_again();
                 }
                 _ => {}
@@ -79,13 +119,17 @@ proptest! {
             prop_assert!(listed.eq(counts.keys().copied()));
             prop_assert_eq!((page.connections, page.devices), (counts.len(), usize::from(!counts.is_empty())));
         }
-        if let Some(changes) = in_flight {
+        if let Some((changes, _)) = in_flight {
             members.give_back(changes);
         }
+        let mut late = late.into_iter();
         while members.has_changes() {
-            carry_out(&mut broker, &members.take_changes(2));
+            let calls = broker.calls(&members.take_changes(2));
+            calls.iter().for_each(|call| broker.carry_out(call));
+            late.next().iter().for_each(|call| broker.carry_out(call));
         }
-        prop_assert!(broker.iter().eq(counts.keys()), "{:?} {:?}", broker, counts);
+        late.for_each(|call| broker.carry_out(&call));
+        prop_assert!(broker.members.iter().eq(counts.keys()), "{:?} {:?}", broker.members, counts);
         prop_assert_eq!(places.used(), counts.len());
     }
 }
@@ -107,6 +151,18 @@ fn only_the_net_effect_is_told() {
     assert!(!members.has_changes());
     members.exit(conn(2), true);
     assert_eq!(numbers(&members.take_changes(10)), (vec![2], vec![]));
+}
+
+#[test]
+fn who_comes_back_when_the_broker_has_lost_all_is_told() {
+    let places = Places::new(10);
+    let mut members = Members::default();
+    enter(&mut members, &places, 1);
+    members.take_changes(10);
+    members.exit(conn(1), true);
+    members.enter_again();
+    enter(&mut members, &places, 1);
+    assert_eq!(numbers(&members.take_changes(10)), (vec![1], vec![1]));
 }
 
 #[test]
