@@ -205,12 +205,19 @@ impl Clients {
         }
     }
 
-    /// Whether the client has waited for an answer for longer than it does.
-    pub(super) fn is_impatient(&self, client: usize) -> bool {
-        self.list[client].views.values().any(|view| match view.stage {
-            Stage::Waiting(_, since) | Stage::Leaving(since) => since.elapsed() > PATIENCE,
-            Stage::Out | Stage::In => false,
-        })
+    /// Whether the client has waited for too long for the answer that it has left a topic. Every subscription is
+    /// answered, so of that it waits for longer, and the end is a finding.
+    pub(super) fn is_impatient(&mut self, client: usize) -> bool {
+        let views = self.list[client].views.iter();
+        let forgotten = views.filter_map(|(topic, view)| match view.stage {
+            Stage::Waiting(_, since) if since.elapsed() > ANSWERED_IN => Some(topic.clone()),
+            Stage::Waiting(..) | Stage::Leaving(_) | Stage::Out | Stage::In => None,
+        });
+        for topic in forgotten.collect::<Vec<_>>() {
+            self.find(client, &topic, "its subscription has no answer");
+        }
+        let mut views = self.list[client].views.values();
+        views.any(|view| matches!(view.stage, Stage::Leaving(since) if since.elapsed() > PATIENCE))
     }
 
     pub(super) fn note(&mut self, what: String) {
@@ -360,5 +367,7 @@ impl Clients {
     }
 }
 
-/// How long a client waits for an answer before it connects anew.
+/// How long a client waits until it has left a topic, before it connects anew.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// The longest time in which a subscription is answered, or refused.
+const ANSWERED_IN: Duration = Duration::from_secs(30);

@@ -378,7 +378,8 @@ impl Router {
             state.cluster().is_retrying = false;
             let (phase, asked) = (state.cluster().phase, state.cluster().asked);
             match phase {
-                Phase::Apart => {}
+                // Some were not told that the join has failed.
+                Phase::Apart => self.refuse_parked(topic, state),
                 Phase::Live => self.answer_parked(topic, state),
                 // What is read goes on by itself.
                 Phase::Joining | Phase::CatchingUp if asked.is_some() => {}

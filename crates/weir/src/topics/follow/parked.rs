@@ -187,18 +187,21 @@ impl Router {
         was_running
     }
 
-    /// Tells those who wait to come back later.
+    /// Tells those who wait to come back later. Those for whom a mailbox has no room now go on waiting: they are told
+    /// soon, or answered if the topic can be by then.
     pub(super) fn refuse_parked(&self, topic: &Arc<Topic>, state: &mut State) {
-        for Parked { subscriber, number } in std::mem::take(&mut state.cluster().parked) {
-            let conn = subscriber.conn;
-            self.parked.fetch_sub(1, Ordering::Relaxed);
-            if !self.end_parked(conn, topic, state, number) {
-                continue;
-            }
-            // Without a credit the connection hears nothing; its client asks again after its time-out.
-            if let Some(credit) = self.mailboxes[conn.shard()].try_credit(CreditKind::Control) {
+        while let Some(parked) = state.cluster().parked.pop() {
+            let (conn, number) = (parked.subscriber.conn, parked.number);
+            if self.resumes.is_running(conn, topic.id, number) {
+                let mailbox = &self.mailboxes[conn.shard()];
+                let Some(credit) = mailbox.try_credit(CreditKind::Control) else {
+                    state.cluster().parked.push(parked);
+                    return self.retry(topic, state);
+                };
+                self.end_parked(conn, topic, state, number);
                 tell_unreachable(credit, conn, topic);
             }
+            self.parked.fetch_sub(1, Ordering::Relaxed);
         }
     }
 

@@ -398,6 +398,39 @@ fn a_join_that_fails_is_taken_back() {
 }
 
 #[test]
+fn without_credits_those_who_wait_are_refused_later() {
+    let mut room = room_of(class(KEPT, Duration::ZERO), 2, 10);
+    for number in 1..=6 {
+        assert_eq!(room.subscribe(number, None), Ok(()));
+    }
+    assert_eq!(room.asked(), ["join t"]);
+    assert!(!room.fails());
+    assert_eq!(
+        (room.hear(), room.asked()),
+        (busy([6, 5]), ["retry t", "leave t"].map(str::to_owned).into())
+    );
+    room.router.go_on("t");
+    assert_eq!((room.hear(), room.asked()), (busy([4, 3]), vec!["retry t".to_owned()]));
+    // One that comes meanwhile has the topic joined again, and the answer is for all.
+    assert_eq!(room.subscribe(7, None), Ok(()));
+    assert_eq!(room.asked(), ["join t"]);
+    room.router.go_on("t");
+    assert_eq!((room.hear(), room.asked()), (vec![], vec![]));
+    room.history((7, 0), (1, 0), 1..=0);
+    assert_eq!(room.asked(), ["read t 0"], "the first six came while the join was under way");
+    room.history((7, 0), (1, 0), 1..=0);
+    assert_eq!(room.hear(), ["7 in 7.0", "2 in 7.0"]);
+    room.router.go_on("t");
+    assert_eq!(room.hear(), ["1 in 7.0"]);
+    assert_eq!(room.router.parked_count(), 0);
+    room.end();
+}
+
+fn busy(numbers: [u64; 2]) -> Vec<String> {
+    numbers.map(|number| format!("{number} busy")).into()
+}
+
+#[test]
 fn without_credits_a_topic_falls_behind_and_recovers() {
     let mut room = joined(KEPT, 2);
     room.live(7, 4..=7);
