@@ -39,7 +39,7 @@ pub use base::config::{
 };
 pub use base::private::{make_private_directory, warn_if_exposed};
 pub use base::threads::{
-    MemoryLimit, OpenFiles, Resources, raise_open_files, schedule_front_thread,
+    LimitedMemory, MemoryLimit, OpenFiles, Resources, raise_open_files, schedule_front_thread,
 };
 pub use connection::listener::Buffers;
 pub use gateway::{Gateway, GatewayBuilder, StartError, Started};

@@ -504,6 +504,7 @@ fn launch(
     }
     services.spawn(drain::run(Arc::clone(&shared)));
     services.spawn(admission::maintain(Arc::clone(&shared.admission)));
+    services.spawn(admission::watch_memory(Arc::clone(&shared.admission)));
     services.spawn(maintain_activations(Arc::clone(&shared)));
     services.spawn(tell_seen(Arc::clone(&shared)));
     services.spawn(store_watch::watch_store(Arc::clone(&shared)));

@@ -12,7 +12,7 @@ use tracing::debug;
 use weir_engine::ThreadShare;
 
 use crate::base::config::{MemoryConfig, ThreadsConfig};
-pub use memory::MemoryLimit;
+pub use memory::{LimitedMemory, MemoryLimit};
 use memory::{Memory, Rlimits};
 
 /// The resources that the process may use.
@@ -40,7 +40,11 @@ pub struct OpenFiles {
 impl Resources {
     /// Asks the kernel: affinity mask, cgroup (version 2 or 1), memory, resource limits.
     pub fn detect() -> Resources {
-        let root = Path::new("/");
+        Resources::detect_under(Path::new("/"))
+    }
+
+    /// The same, with the directories `proc` and `sys` under `root`.
+    pub fn detect_under(root: &Path) -> Resources {
         let cgroup = Cgroup::of_this_process(root);
         let processors = processors();
         let memory = Memory::of_this_process(root, &cgroup, Rlimits::read(), processors.len());

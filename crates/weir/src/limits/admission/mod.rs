@@ -7,7 +7,8 @@
 
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -20,6 +21,7 @@ use weir_wire::CloseReason;
 
 use crate::base::config::{Config, LimitsConfig};
 use crate::base::model::Spoken;
+use crate::base::threads::LimitedMemory;
 use crate::limits::assignments::Assignments;
 use crate::limits::sources::{Source, SourceFull, SourceRef, Sources};
 use crate::observe::counters::{ConnectRefuseCause, Counters};
@@ -41,6 +43,11 @@ pub(crate) struct Admission {
     /// Sockets of devices: accepted, and not reported closed. The shards' cells count the lingering
     /// ones.
     sockets: AtomicUsize,
+    /// The memory that connections take beside the byte budget: the kernel's for their sockets, and
+    /// that of our tables.
+    memory: Vec<LimitedMemory>,
+    /// Whether one of them was nearly used up at the last look.
+    is_memory_short: AtomicBool,
     sources: Option<Sources>,
     spares: Spares,
     notices: [Notice; ConnectRefuseCause::ALL.len()],
@@ -127,6 +134,8 @@ impl Admission {
             unsettled_max: limits.unsettled_connections_max,
             sockets_max,
             sockets: AtomicUsize::new(0),
+            memory: LimitedMemory::of_this_process(Path::new("/")),
+            is_memory_short: AtomicBool::new(false),
             sources: is_counted.then(|| Sources::new(limits)),
             spares: Spares::default(),
             notices: Default::default(),
@@ -156,6 +165,9 @@ impl Admission {
         // unsettled ones is checked when they send.
         if self.budget.is_tight(Share::Messages) {
             return Err(ConnectRefuseCause::Memory);
+        }
+        if self.is_memory_short.load(Ordering::Relaxed) {
+            return Err(ConnectRefuseCause::MemoryLimit);
         }
         // Most HTTP connections never settle, and they have a limit of their own.
         if spoken == Spoken::Frames && self.assignments.is_full() {
@@ -271,6 +283,7 @@ impl Admission {
             | ConnectRefuseCause::HttpConnectionsMax
             | ConnectRefuseCause::UnsettledMax
             | ConnectRefuseCause::Memory
+            | ConnectRefuseCause::MemoryLimit
             | ConnectRefuseCause::Descriptors
             | ConnectRefuseCause::Handshakes
             | ConnectRefuseCause::Mailbox
@@ -330,6 +343,18 @@ pub(crate) async fn maintain(admission: Arc<Admission>) {
             admission.notices[cause as usize].tell(cause, now);
         }
         admission.spares.refill();
+    }
+}
+
+/// Looks again and again how much memory is left. Without this the kernel would kill the process
+/// when sockets have taken it.
+pub(crate) async fn watch_memory(admission: Arc<Admission>) {
+    let is_left_less_than =
+        |reserves| admission.memory.iter().any(|memory| memory.leaves_less_than(reserves));
+    loop {
+        let is_near = is_left_less_than(3);
+        admission.is_memory_short.store(is_near && is_left_less_than(1), Ordering::Relaxed);
+        sleep(if is_near { MEMORY_INTERVAL_NEAR } else { MEMORY_INTERVAL }).await;
     }
 }
 
@@ -507,6 +532,10 @@ const KEPT_DESCRIPTORS: u64 = 320;
 /// One for each listener that may lack a descriptor at the same time.
 const SPARES: usize = 8;
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(1);
+/// In this time a storm of connections takes a few megabytes.
+const MEMORY_INTERVAL: Duration = Duration::from_millis(100);
+/// When less than three reserves is left. A small cgroup has no megabytes to spare.
+const MEMORY_INTERVAL_NEAR: Duration = Duration::from_millis(10);
 /// To all sources over their limits together.
 const GOODBYES_PER_SECOND: usize = 1_000;
 const TELL_INTERVAL_MS: u64 = 10_000;

@@ -266,6 +266,8 @@ weir_wire::named_enum! {
         UnsettledMax = "unsettled_max",
         /// The byte budget is nearly used up.
         Memory = "memory",
+        /// The memory of the machine or of the cgroup is nearly used up.
+        MemoryLimit = "memory_limit",
         /// The limit on open files has room for no more connections.
         Descriptors = "descriptors",
         /// The limit of waiting TLS handshakes is reached.
@@ -632,6 +634,7 @@ impl ConnectRefuseCause {
             ConnectRefuseCause::HttpConnectionsMax => "http.connections_max",
             ConnectRefuseCause::UnsettledMax => "limits.unsettled_connections_max",
             ConnectRefuseCause::Memory => "memory.budget_bytes",
+            ConnectRefuseCause::MemoryLimit => "the memory of the machine or of the cgroup",
             ConnectRefuseCause::Descriptors => "the limit on open files",
             ConnectRefuseCause::Handshakes => "tls.handshake_queue_max",
             ConnectRefuseCause::Mailbox => "threads.shards",
@@ -651,7 +654,9 @@ impl ConnectRefuseCause {
             | ConnectRefuseCause::Descriptors
             | ConnectRefuseCause::Handshakes
             | ConnectRefuseCause::Mailbox => CloseReason::TooManyConnections,
-            ConnectRefuseCause::Memory => CloseReason::BudgetExhausted,
+            ConnectRefuseCause::Memory | ConnectRefuseCause::MemoryLimit => {
+                CloseReason::BudgetExhausted
+            }
             // The operator made the mistake, so the device must be able to come back.
             ConnectRefuseCause::ProxyHeader => CloseReason::Internal,
             ConnectRefuseCause::Draining => CloseReason::Draining,

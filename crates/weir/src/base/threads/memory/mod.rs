@@ -1,5 +1,7 @@
 //! The memory that the process may use, and the limit that says so.
 
+mod limited;
+
 use std::fmt;
 use std::fs;
 use std::path::Path;
@@ -7,6 +9,7 @@ use std::path::Path;
 use rustix::process::{Resource, getrlimit};
 
 use super::Cgroup;
+pub use limited::LimitedMemory;
 
 /// A limit on memory that the kernel enforces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
