@@ -5,6 +5,7 @@ pub mod http2;
 
 mod admin;
 mod authority;
+mod cgroup;
 mod crowd;
 mod databases;
 mod datagrams;
@@ -25,6 +26,7 @@ mod wait;
 
 pub use admin::{Answer, Metrics};
 pub use authority::{Authority, Leaf};
+pub use cgroup::Cgroup;
 pub use crowd::{Crowd, PROTOCOLS};
 pub use databases::{Database, Redis};
 pub use datagrams::Datagrams;

@@ -56,6 +56,14 @@ impl Server {
         Self::launch(|directory| Self::spawn(directory, extra, before.as_deref(), Doors::default()))
     }
 
+    /// The same with TLS, after what a shell does before it becomes the program.
+    pub fn start_after(before: &str, extra: &str) -> Result<Server> {
+        Self::launch(|directory| {
+            let doors = Doors { tls: Some(free_addr()?), ..Doors::default() };
+            Self::spawn(directory, extra, Some(before), doors)
+        })
+    }
+
     /// The same, under a limit of memory: an option of `ulimit` and so many KiB.
     pub fn start_with_memory(extra: &str, option: char, kib: u64) -> Result<Server> {
         let before = format!("ulimit -{option} {kib}");

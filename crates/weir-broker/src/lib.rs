@@ -35,4 +35,4 @@ pub use records::{
     Name, Node, NodeNumber, Position, Reach, Received, Retention, Revocation, RevocationId,
     Revocations, Scope, SessionId, StoredSession,
 };
-pub use redis::{PublishScript, RedisBroker, RedisOptions};
+pub use redis::{PublishScript, RedisAnswer, RedisBroker, RedisInfo, RedisOptions, ask_redis};

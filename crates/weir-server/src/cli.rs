@@ -28,6 +28,8 @@ pub(crate) enum Command {
     Drain(DrainArgs),
     /// Import, list and revoke devices in the `[store]` of the configuration.
     Devices(DevicesArgs),
+    // Its own description is longer.
+    Doctor(DoctorArgs),
     /// Check a configuration, or print the reference of its keys.
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -117,6 +119,41 @@ pub(crate) struct DrainArgs {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) api: AdminArgs,
+}
+
+/// Check this machine for the configuration that would be used: limits, kernel settings, memory,
+/// clocks, disk and stores. For each it tells what is wrong, why it matters, and what mends it.
+///
+/// A self-test on loopback takes some seconds. It measures what a connection and a delivery cost
+/// here, and forecasts how many connections this machine holds.
+///
+/// The exit code is 0 if nothing is to mend, 1 if something is, and 2 if the command line or the
+/// configuration is refused.
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// Print the report as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Skip the self-test: bytes are assumed, and nothing is said about pushes.
+    #[arg(long)]
+    pub(crate) no_self_test: bool,
+    /// Connections that the machine should hold [default: `limits.connections_max` of the
+    /// configuration].
+    #[arg(long, value_name = "N", value_parser = connections)]
+    pub(crate) connections: Option<usize>,
+    /// Messages a second to each connection, for the forecast of connections that are pushed to.
+    #[arg(long, value_name = "R", default_value_t = 1.0, value_parser = rate)]
+    pub(crate) rate: f64,
+}
+
+fn connections(text: &str) -> Result<usize, String> {
+    let number = text.parse::<usize>().ok().filter(|number| (1..=1 << 24).contains(number));
+    number.ok_or_else(|| format!("a number of 1 to {}", 1 << 24))
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse::<f64>().ok().filter(|rate| (0.001..=1_000.0).contains(rate));
+    rate.ok_or_else(|| "a number of 0.001 to 1000".to_owned())
 }
 
 /// The admin API of a running gateway.

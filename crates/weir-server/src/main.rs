@@ -5,6 +5,7 @@ mod banner;
 mod cli;
 mod config;
 mod devices;
+mod doctor;
 mod drain;
 mod http;
 mod log;
@@ -46,6 +47,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Drain(args) => block_on(drain::run(args, file))?,
         Command::Subscribe(args) => block_on(subscribe::run(args, file))?,
         Command::Devices(args) => block_on(devices::run(args, file))?,
+        Command::Doctor(args) => return doctor::run(&args, file),
         Command::Config(ConfigCommand::Check { file: named }) => {
             let settings = config::load(named.or(file))?;
             let config = settings.gateway;

@@ -1,6 +1,7 @@
 //! The allocator. This is the only file of the program with an unsafe attribute.
 
 use tikv_jemalloc_ctl::thread::{self, ThreadLocal};
+use tikv_jemalloc_ctl::{epoch, stats};
 
 /// Bytes that the calling thread has allocated since it began, including those freed again; 0 if
 /// jemalloc does not count them.
@@ -12,6 +13,15 @@ pub(crate) fn allocated_bytes() -> u64 {
         static COUNTER: Option<ThreadLocal<u64>> = thread::allocatedp::read().ok();
     }
     COUNTER.with(|counter| counter.as_ref().map_or(0, |counter| counter.get()))
+}
+
+/// Bytes that the whole process has allocated and not freed; 0 if jemalloc does not count them.
+///
+/// Cost: jemalloc adds up the counters of all arenas.
+pub(crate) fn allocated_in_all() -> u64 {
+    let counted = epoch::advance().is_ok();
+    let bytes = if counted { stats::allocated::read().unwrap_or(0) } else { 0 };
+    bytes as u64
 }
 
 /// jemalloc, for Rust and C alike. Its names have no prefix, so C libraries allocate from the same

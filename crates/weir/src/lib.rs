@@ -41,6 +41,7 @@ pub use base::private::{make_private_directory, warn_if_exposed};
 pub use base::threads::{
     LimitedMemory, MemoryLimit, OpenFiles, Resources, raise_open_files, schedule_front_thread,
 };
+pub use cluster::ask_redis;
 pub use connection::listener::Buffers;
 pub use gateway::{Gateway, GatewayBuilder, StartError, Started};
 pub use ipnet::IpNet;
@@ -55,6 +56,7 @@ pub use provisioning::device_store::{DeviceStore, StoredDevice};
 pub use provisioning::import::{BadRow, Row, RowFormat, Rows, RowsError};
 pub use rustls;
 pub use tls::{Development, TlsError};
+pub use weir_broker::{RedisAnswer, RedisInfo};
 pub use weir_engine::datagrams::DatagramBuffers;
 pub use weir_engine::{ConnId, Priority, SlowPolicy, Transport};
 pub use weir_wire::{CloseReason, ErrorCode};

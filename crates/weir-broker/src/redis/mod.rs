@@ -9,6 +9,7 @@
 //! | `subscriber` | keeps the subscriptions at one Redis node, and tells gaps | know other Redis nodes |
 //! | `discovery`, `servers` | which Redis node has what; follow failovers and moved slots | know topics |
 //! | `eviction` | tells if Redis may remove keys | change it |
+//! | `look` | asks each Redis for its clock and its eviction policy, for operators | belong to a broker |
 //! | `lineage` | lets topics move between the primaries of a Redis Cluster without a new epoch | move them |
 //! | `client` | opens and closes, bounds what waits | know topics |
 //! | `clock` | what Redis' clock shows at the latest | ask for it |
@@ -33,6 +34,7 @@ mod eviction;
 mod health;
 mod keys;
 mod lineage;
+mod look;
 mod message;
 mod nodes;
 mod options;
@@ -55,6 +57,7 @@ use tokio::task::JoinHandle;
 pub use self::bare::PublishScript;
 use self::client::Client;
 use self::keys::Interest;
+pub use self::look::{RedisAnswer, RedisInfo, ask_redis};
 pub use self::options::RedisOptions;
 use crate::contract::{Answer, Broker, BrokerCounts, Error, EventHandler, Published};
 use crate::records::{

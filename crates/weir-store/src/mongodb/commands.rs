@@ -29,6 +29,23 @@ pub(super) struct Written {
 }
 
 impl Mongo {
+    /// By how many milliseconds the database's clock is ahead of ours. `clock` tells our wall time.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`], [`Error::TimedOut`], and an answer without a time.
+    pub async fn clock_ahead_ms(&self, clock: fn() -> Millis) -> Result<i64, Error> {
+        let asked = clock();
+        // Newer servers know `hello` too, older ones only this.
+        let hello = self.database.run_command(doc! { "isMaster": 1 });
+        let answer = tokio::time::timeout(self.timeout, hello).await;
+        let answer = answer.map_err(|_| self.timed_out())?.map_err(|error| self.error(&error))?;
+        // The database looked at its clock somewhere between the two.
+        let ours = i64::try_from(asked.midpoint(clock())).unwrap_or(i64::MAX);
+        let theirs = answer.get_datetime("localTime");
+        let theirs = theirs.map_err(|error| Error::Unavailable(format!("MongoDB: {error}")))?;
+        Ok(theirs.timestamp_millis().saturating_sub(ours))
+    }
+
     /// Checks that everything is there and hashed with our secrets, and makes the indexes. Does all
     /// of this once.
     pub(super) async fn prepare_once(&self) -> Result<(), Error> {

@@ -19,11 +19,11 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep};
 use weir_broker::{
     Answer, BatchId, Broker, DurationCounts, Entry, Error, EventHandler, History, HistoryQuery,
-    Name, NodeNumber, Overloaded, PublishQueue, QueueCounts, QueueLimits, RedisBroker,
+    Name, NodeNumber, Overloaded, PublishQueue, QueueCounts, QueueLimits, RedisAnswer, RedisBroker,
     RedisOptions, Retention, Waiting,
 };
 
-use crate::base::clock::unix_time;
+use crate::base::clock::{unix_millis, unix_time};
 use crate::base::config::Config;
 use crate::observe::counters::Counters;
 use crate::tls::SharedSessions;
@@ -63,15 +63,33 @@ pub(crate) struct ClusterSettings {
 /// Errors: the file of authorities cannot be read. A Redis that cannot be used is an error of the
 /// broker.
 pub(crate) fn configured(config: &Config) -> io::Result<Option<OpenBroker>> {
-    let cluster = &config.cluster;
-    if !cluster.is_set() {
+    if !config.cluster.is_set() {
         return Ok(None);
     }
+    let options = redis_options(config)?;
+    Ok(Some(Box::new(move |handler| {
+        Box::pin(async move {
+            let broker = RedisBroker::open(options, handler).await?;
+            Ok(Arc::new(broker) as Arc<dyn Broker>)
+        })
+    })))
+}
+
+/// Asks each Redis of `[cluster]` for its clock and its eviction policy, as an operator would.
+///
+/// Errors: the file of the authorities cannot be read, or a URL cannot be used.
+pub async fn ask_redis(config: &Config) -> io::Result<Vec<RedisAnswer>> {
+    let options = redis_options(config)?;
+    weir_broker::ask_redis(&options, unix_millis).await.map_err(io::Error::other)
+}
+
+fn redis_options(config: &Config) -> io::Result<RedisOptions> {
+    let cluster = &config.cluster;
     let authorities = match cluster.ca.as_os_str().is_empty() {
         true => None,
         false => Some(std::fs::read(&cluster.ca)?),
     };
-    let options = RedisOptions {
+    Ok(RedisOptions {
         urls: cluster.redis.0.clone(),
         user: (!cluster.user.is_empty()).then(|| cluster.user.clone()),
         password: (!cluster.password.is_empty()).then(|| cluster.password.clone()),
@@ -84,13 +102,7 @@ pub(crate) fn configured(config: &Config) -> io::Result<Option<OpenBroker>> {
         node_kept: cluster.node_ttl,
         presence_kept: cluster.presence_kept,
         ..RedisOptions::new("", cluster.id(), &cluster.node())
-    };
-    Ok(Some(Box::new(move |handler| {
-        Box::pin(async move {
-            let broker = RedisBroker::open(options, handler).await?;
-            Ok(Arc::new(broker) as Arc<dyn Broker>)
-        })
-    })))
+    })
 }
 
 /// Opens a broker, which tells the handler what it hears.

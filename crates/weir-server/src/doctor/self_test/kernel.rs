@@ -1,0 +1,118 @@
+//! Measures the kernel's memory for one end of a connection, with pairs of sockets in this process.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+
+use rustix::event::epoll;
+use weir::LimitedMemory;
+
+use crate::doctor::machine::Machine;
+
+/// The kernel's memory for an accepted connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct KernelBytes {
+    /// All of it.
+    pub(super) machine: u64,
+    /// The part that counts against the limit of the cgroup; `None` without one.
+    pub(super) cgroup: Option<u64>,
+}
+
+/// Connects `pairs` pairs and accepts them as a gateway does. Before that, some pairs fill the gaps
+/// in the kernel's tables.
+///
+/// Shape: the machine counts both ends, which cost the same. A cgroup counts some parts of the other
+/// end only, so what it takes for one end is what it grows by when the connections are accepted.
+pub(super) fn measure(
+    machine: &Machine,
+    cgroup: Option<&LimitedMemory>,
+    pairs: usize,
+) -> io::Result<Option<KernelBytes>> {
+    let before = Pairs::open(pairs / 4)?;
+    let slab_before = machine.memory("SUnreclaim");
+    let mut measured = Pairs::connect(pairs)?;
+    let taken_before = cgroup.and_then(LimitedMemory::kernel_bytes);
+    measured.accept()?;
+    let taken_after = cgroup.and_then(LimitedMemory::kernel_bytes);
+    let slab_after = machine.memory("SUnreclaim");
+    drop((before, measured));
+    let each = |before: Option<u64>, after: Option<u64>, ends: usize| {
+        Some(after?.checked_sub(before?)? / ends as u64)
+    };
+    let Some(slab) = each(slab_before, slab_after, 2 * pairs) else { return Ok(None) };
+    let machine = slab + INODE_BYTES;
+    let cgroup = each(taken_before, taken_after, pairs);
+    Ok(Some(KernelBytes { machine, cgroup }))
+}
+
+/// Connections of this process with itself.
+struct Pairs {
+    listener: TcpListener,
+    clients: Vec<TcpStream>,
+    accepted: Vec<TcpStream>,
+    epoll: std::os::fd::OwnedFd,
+}
+
+impl Pairs {
+    /// Connects, without accepting: the connections wait in the backlog.
+    fn connect(count: usize) -> io::Result<Pairs> {
+        let socket = rustix::net::socket(
+            rustix::net::AddressFamily::INET,
+            rustix::net::SocketType::STREAM,
+            None,
+        )?;
+        rustix::net::bind(&socket, &std::net::SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
+        rustix::net::listen(&socket, i32::try_from(count + 1).unwrap_or(i32::MAX))?;
+        let listener = TcpListener::from(socket);
+        let addr = listener.local_addr()?;
+        let mut clients = Vec::with_capacity(count);
+        for _ in 0..count {
+            let client = TcpStream::connect(addr)?;
+            // Otherwise its port stays in use for a minute.
+            rustix::net::sockopt::set_socket_linger(&client, Some(std::time::Duration::ZERO))?;
+            clients.push(client);
+        }
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        Ok(Pairs { listener, clients, accepted: Vec::with_capacity(count), epoll })
+    }
+
+    /// Accepts all, waits for each with epoll, and exchanges a few bytes.
+    fn accept(&mut self) -> io::Result<()> {
+        for client in &mut self.clients {
+            let (mut accepted, _) = self.listener.accept()?;
+            let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+            epoll::add(&self.epoll, &accepted, epoll::EventData::new_u64(0), flags)?;
+            let mut buf = [0; 64];
+            client.write_all(&buf)?;
+            accepted.read_exact(&mut buf)?;
+            accepted.write_all(&buf)?;
+            client.read_exact(&mut buf)?;
+            self.accepted.push(accepted);
+        }
+        Ok(())
+    }
+
+    fn open(count: usize) -> io::Result<Pairs> {
+        let mut pairs = Pairs::connect(count)?;
+        pairs.accept()?;
+        Ok(pairs)
+    }
+}
+
+/// Inode and name of a socket. The kernel counts them among what it can reclaim, where the caches of
+/// files come and go; so they are not measured.
+const INODE_BYTES: u64 = 1_100;
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn a_connection_takes_some_kilobytes() {
+        let machine = Machine::new(Path::new("/"));
+        let found = measure(&machine, None, 400).unwrap().unwrap();
+        assert!((1_500..12_000).contains(&found.machine), "{found:?}");
+        assert_eq!(found.cgroup, None);
+    }
+}
