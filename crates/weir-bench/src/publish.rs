@@ -1,9 +1,12 @@
 //! Publishes at a fixed rate, however long the answers take: an open loop in its own thread.
 
 use std::fmt::Write;
+use std::io::{self, Read};
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
+use rustls::StreamOwned;
 use serde::Deserialize;
 use weir_wire::hot::{Payload, Push};
 
@@ -11,12 +14,20 @@ use crate::baseline::Baseline;
 use crate::clock;
 use crate::http::Http;
 use crate::payload::Header;
+use crate::payload::foreign::{self, Piece, Protocol};
+use crate::tls::TlsClient;
 use crate::worker::keys::name as key_name;
 
 /// The destination of messages.
 pub(crate) trait Sink {
     /// Publishes one message.
     fn publish(&mut self, stream: u32, text: &str) -> Result<Outcome>;
+}
+
+impl<S: Sink + ?Sized> Sink for Box<S> {
+    fn publish(&mut self, stream: u32, text: &str) -> Result<Outcome> {
+        (**self).publish(stream, text)
+    }
 }
 
 /// The result of a publish.
@@ -147,6 +158,85 @@ impl Sink for HttpSink {
         }
     }
 }
+
+/// A publisher at a server with another protocol. It waits until the server has taken each message.
+pub(crate) struct ForeignSink {
+    protocol: Protocol,
+    socket: Box<dyn Socket>,
+    topics: Vec<String>,
+    out: Vec<u8>,
+    partial: Vec<u8>,
+}
+
+/// A connected socket, plain or with TLS.
+trait Socket: Read + io::Write + Send {}
+impl<S: Read + io::Write + Send> Socket for S {}
+
+impl ForeignSink {
+    /// Connects, and publishes each stream to its topic.
+    pub(crate) fn connect(
+        protocol: Protocol,
+        addr: SocketAddr,
+        tls: Option<&TlsClient>,
+        topics: Vec<String>,
+    ) -> Result<ForeignSink> {
+        let socket = TcpStream::connect(addr).context("a publisher cannot connect")?;
+        socket.set_nodelay(true)?;
+        socket.set_read_timeout(Some(PATIENCE))?;
+        let socket: Box<dyn Socket> = match tls {
+            None => Box::new(socket),
+            Some(tls) => Box::new(StreamOwned::new(*tls.connection(0)?, socket)),
+        };
+        let out = foreign::publisher_greeting(protocol, "publisher");
+        let mut sink = ForeignSink { protocol, socket, topics, out, partial: Vec::new() };
+        sink.exchange().context("a publisher gets no answer")?;
+        Ok(sink)
+    }
+
+    /// Sends what is prepared and a ping, and waits for the answer to the ping.
+    fn exchange(&mut self) -> Result<()> {
+        let ForeignSink { protocol, socket, out, partial, .. } = self;
+        out.extend_from_slice(foreign::ping(*protocol));
+        socket.write_all(out)?;
+        socket.flush()?;
+        out.clear();
+        let mut buf = [0; 4096];
+        loop {
+            let mut used = 0;
+            let mut found = false;
+            while let Some((piece, length)) =
+                foreign::next(*protocol, &partial[used..]).map_err(|error| anyhow!(error))?
+            {
+                found |= foreign::is_pong(*protocol, &partial[used..used + length]);
+                if piece == Piece::Ping {
+                    socket.write_all(foreign::answer_to_ping(*protocol))?;
+                }
+                used += length;
+            }
+            partial.drain(..used);
+            if found {
+                return Ok(());
+            }
+            match socket.read(&mut buf)? {
+                0 => bail!("the server closed the publisher's connection"),
+                got => partial.extend_from_slice(&buf[..got]),
+            }
+        }
+    }
+}
+
+impl Sink for ForeignSink {
+    fn publish(&mut self, stream: u32, text: &str) -> Result<Outcome> {
+        let topic = self.topics.get(stream as usize).context("no topic of that number")?;
+        foreign::publish(self.protocol, topic, text, &mut self.out);
+        self.exchange()?;
+        // These protocols do not tell how many connections there are.
+        Ok(Outcome::Accepted(0))
+    }
+}
+
+/// Longest wait for the answer to a publish.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Bare baselines: each sends to all of its connections.
 pub(crate) struct BaselineSink<'a> {

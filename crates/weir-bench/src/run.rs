@@ -29,67 +29,42 @@ pub(crate) fn main() -> ExitCode {
 fn run(command: Command) -> Result<bool> {
     process::raise_open_files()?;
     match command {
-        Command::Idle(args) => {
-            present(args.run.json, Report::new("idle"), |report| scenario::idle::run(&args, report))
+        Command::Idle(args) => present("idle", args.run.json, &args, scenario::idle::run),
+        Command::Broadcast(args) => {
+            present("broadcast", args.run.json, &args, scenario::broadcast::run)
         }
-        Command::Broadcast(args) => present(args.run.json, Report::new("broadcast"), |report| {
-            scenario::broadcast::run(&args, report)
-        }),
-        Command::Stall(args) => present(args.run.json, Report::new("stall"), |report| {
-            scenario::stall::run(&args, report)
-        }),
-        Command::Echo(args) => {
-            present(args.run.json, Report::new("echo"), |report| scenario::echo::run(&args, report))
+        Command::Stall(args) => present("stall", args.run.json, &args, scenario::stall::run),
+        Command::Echo(args) => present("echo", args.run.json, &args, scenario::echo::run),
+        Command::Room(args) => present("room", args.run.json, &args, scenario::room::run),
+        Command::Resume(args) => present("resume", args.run.json, &args, scenario::resume::run),
+        Command::Churn(args) => present("churn", args.run.json, &args, scenario::churn::run),
+        Command::Priorities(args) => {
+            present("priorities", args.run.json, &args, scenario::priorities::run)
         }
-        Command::Room(args) => {
-            present(args.run.json, Report::new("room"), |report| scenario::room::run(&args, report))
+        Command::Conflate(args) => {
+            present("conflate", args.run.json, &args, scenario::conflate::run)
         }
-        Command::Resume(args) => present(args.run.json, Report::new("resume"), |report| {
-            scenario::resume::run(&args, report)
-        }),
-        Command::Churn(args) => present(args.run.json, Report::new("churn"), |report| {
-            scenario::churn::run(&args, report)
-        }),
-        Command::Priorities(args) => present(args.run.json, Report::new("priorities"), |report| {
-            scenario::priorities::run(&args, report)
-        }),
-        Command::Conflate(args) => present(args.run.json, Report::new("conflate"), |report| {
-            scenario::conflate::run(&args, report)
-        }),
-        Command::Handshake(args) => present(args.run.json, Report::new("handshake"), |report| {
-            scenario::handshake::run(&args, report)
-        }),
-        Command::Storm(args) => present(args.run.json, Report::new("storm"), |report| {
-            scenario::storm::run(&args, report)
-        }),
-        Command::Siege(args) => present(args.run.json, Report::new("siege"), |report| {
-            scenario::siege::run(&args, report)
-        }),
-        Command::Http(args) => {
-            present(args.run.json, Report::new("http"), |report| scenario::http::run(&args, report))
+        Command::Handshake(args) => {
+            present("handshake", args.run.json, &args, scenario::handshake::run)
         }
-        Command::Publish(args) => present(args.run.json, Report::new("publish"), |report| {
-            scenario::publish::run(&args, report)
-        }),
-        Command::Udp(args) => {
-            present(args.run.json, Report::new("udp"), |report| scenario::udp::run(&args, report))
+        Command::Storm(args) => present("storm", args.run.json, &args, scenario::storm::run),
+        Command::Siege(args) => present("siege", args.run.json, &args, scenario::siege::run),
+        Command::Http(args) => present("http", args.run.json, &args, scenario::http::run),
+        Command::Publish(args) => present("publish", args.run.json, &args, scenario::publish::run),
+        Command::Udp(args) => present("udp", args.run.json, &args, scenario::udp::run),
+        Command::Activate(args) => {
+            present("activate", args.run.json, &args, scenario::activate::run)
         }
-        Command::Activate(args) => present(args.run.json, Report::new("activate"), |report| {
-            scenario::activate::run(&args, report)
-        }),
-        Command::Stages(args) => present(args.run.json, Report::new("stages"), |report| {
-            scenario::stages::run(&args, report)
-        }),
-        Command::Cluster(args) => present(args.run.json, Report::new("cluster"), |report| {
-            scenario::cluster::run(&args, report)
-        }),
+        Command::Stages(args) => present("stages", args.run.json, &args, scenario::stages::run),
+        Command::Cluster(args) => present("cluster", args.run.json, &args, scenario::cluster::run),
+        Command::Peers(args) => present("peers", args.run.json, &args, scenario::peers::run),
         Command::Baseline(BaselineArgs { server: Some(server), .. }) => {
             answer_bare(server)?;
             Ok(true)
         }
-        Command::Baseline(args) => present(args.run.json, Report::new("baseline"), |report| {
-            scenario::baseline::run(&args, report)
-        }),
+        Command::Baseline(args) => {
+            present("baseline", args.run.json, &args, scenario::baseline::run)
+        }
         Command::Process(process) => {
             set_parent_process_death_signal(Some(Signal::KILL))
                 .context("cannot ask to die with the parent")?;
@@ -130,13 +105,15 @@ fn serve(process: Process) -> Result<()> {
 }
 
 /// Runs a scenario and writes its report, even after an error; returns whether it succeeded.
-fn present(
+fn present<A>(
+    name: &'static str,
     json: bool,
-    mut report: Report,
-    scenario: impl FnOnce(&mut Report) -> Result<()>,
+    args: &A,
+    scenario: impl FnOnce(&A, &mut Report) -> Result<()>,
 ) -> Result<bool> {
     spawn::clean_up_on_signals()?;
-    let result = scenario(&mut report);
+    let mut report = Report::new(name);
+    let result = scenario(args, &mut report);
     workers::end_progress();
     if let Err(error) = result {
         report.fail(format!("{error:#}"));

@@ -1,7 +1,7 @@
 //! The worker processes of one set of connections, directed as one.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::IsTerminal;
 use std::rc::Rc;
 use std::time::Duration;
@@ -12,10 +12,11 @@ use crate::peer::Peer;
 use crate::process::Cpus;
 use crate::protocol::{
     Answer, ChurnPlan, ChurnTally, Collect, ComeBack, EchoPlan, EchoTally, HttpEnd, HttpPlan,
-    HttpTally, OpenPlan, Order, PublishPlan, PublishTally, Reading, Tally,
+    HttpTally, OpenPlan, Order, PublishPlan, PublishTally, Reading, SilentPlan, Tally,
 };
 use crate::stats::Lags;
 use crate::sys;
+use crate::tls::RESUMED;
 
 /// Worker processes, each with a share of the connections.
 pub(crate) struct Workers {
@@ -49,6 +50,8 @@ pub(crate) struct Totals {
 pub(crate) const PER_PROCESS: u32 = 18_000;
 /// Longest wait for an answer to an order that needs no waiting.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Longest time of one subscription.
+const SUBSCRIBE_TIME_MAX: Duration = Duration::from_millis(1);
 /// Longest CPU time of one guest, if guests come one after the other.
 const HANDSHAKE_TIME_MAX: Duration = Duration::from_millis(20);
 
@@ -116,6 +119,28 @@ impl Workers {
     /// Begins to count anew.
     pub(crate) fn begin(&mut self) -> Result<()> {
         self.tell_all(&Order::Begin)
+    }
+
+    /// Subscribes the connections to further topics, on which no message comes.
+    pub(crate) fn subscribe(&mut self, topics: u32, prefix: &str) -> Result<()> {
+        let plan =
+            SilentPlan { topics, connections: self.count, prefix: format!("{prefix}silent/") };
+        self.say_all(&Order::Subscribe(plan))?;
+        let patience = PATIENCE + SUBSCRIBE_TIME_MAX * topics;
+        for peer in &mut self.peers {
+            match peer.hear(patience)? {
+                Answer::Done => {}
+                Answer::Failed { error } => bail!("subscribing failed: {error}"),
+                other @ (Answer::Progress { .. }
+                | Answer::Opened { .. }
+                | Answer::Collected(_)
+                | Answer::Echoed(_)
+                | Answer::Published(_)
+                | Answer::Churned(_)
+                | Answer::Requested(_)) => return Err(unexpected(&other)),
+            }
+        }
+        Ok(())
     }
 
     /// Changes how clients read.
@@ -281,6 +306,13 @@ impl Handshakes {
     /// Takes all counts so far.
     pub(crate) fn take(&self) -> BTreeMap<String, u64> {
         self.0.take()
+    }
+
+    /// Version, suite and group of the full handshakes, each once.
+    pub(crate) fn agreed(&self) -> BTreeSet<String> {
+        let all = self.0.borrow();
+        let words = all.keys().filter_map(|agreed| agreed.rsplit_once(' '));
+        words.filter(|(_, kind)| *kind != RESUMED).map(|(agreed, _)| agreed.to_owned()).collect()
     }
 
     /// Adds more counts.

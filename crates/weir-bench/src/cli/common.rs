@@ -9,7 +9,7 @@ use clap::Args;
 use weir_wire::PING_BYTES_MAX;
 
 use super::tls::TlsArgs;
-use crate::payload::HEADER_BYTES;
+use crate::payload::{HEADER_BYTES, SHORT_HEADER_BYTES};
 use crate::process::Pin;
 
 /// The options of all scenarios.
@@ -106,9 +106,18 @@ pub(super) fn duration(text: &str) -> Result<Duration> {
 }
 
 pub(super) fn size(text: &str) -> Result<usize> {
+    size_from(HEADER_BYTES, text)
+}
+
+/// The same where a payload may have a short head.
+pub(super) fn small_size(text: &str) -> Result<usize> {
+    size_from(SHORT_HEADER_BYTES, text)
+}
+
+fn size_from(least: usize, text: &str) -> Result<usize> {
     let size: usize = text.parse()?;
-    if !(HEADER_BYTES..=SIZE_MAX).contains(&size) {
-        bail!("a payload has {HEADER_BYTES} to {SIZE_MAX} bytes");
+    if !(least..=SIZE_MAX).contains(&size) {
+        bail!("a payload has {least} to {SIZE_MAX} bytes");
     }
     Ok(size)
 }

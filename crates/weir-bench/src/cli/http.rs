@@ -64,6 +64,9 @@ pub(crate) struct HttpArgs {
     /// The program nginx, if it is not in the path.
     #[arg(long, value_name = "NGINX", default_value = "nginx", requires = "compare")]
     pub(crate) nginx: PathBuf,
+    /// Also measure Netty, started by the script in this directory.
+    #[arg(long, value_name = "DIRECTORY", requires = "compare")]
+    pub(crate) scripts: Option<PathBuf>,
 }
 
 /// A bare HTTP server that runs until it is killed.

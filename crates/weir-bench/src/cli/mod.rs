@@ -4,6 +4,7 @@ mod activate;
 mod cluster;
 mod common;
 mod http;
+mod peers;
 mod publish;
 mod scenarios;
 mod tls;
@@ -18,6 +19,7 @@ pub(crate) use activate::*;
 pub(crate) use cluster::ClusterArgs;
 pub(crate) use common::{RunArgs, TargetArgs};
 pub(crate) use http::*;
+pub(crate) use peers::{PeersArgs, Work};
 pub(crate) use publish::PublishArgs;
 pub(crate) use scenarios::*;
 #[cfg(test)]
@@ -72,6 +74,8 @@ pub(crate) enum Command {
     /// Several nodes over one Redis, with clients and publishers at all of them, compared with one node
     /// and with Redis alone.
     Cluster(ClusterArgs),
+    /// Weir and other servers (Netty, NATS, Mosquitto) in turn, with the same clients.
+    Peers(PeersArgs),
     /// Baselines alone: a send loop and an echo (level- and edge-triggered), or a bare HTTP server.
     #[command(args_conflicts_with_subcommands = true)]
     Baseline(BaselineArgs),
@@ -136,6 +140,7 @@ mod tests {
             "weir-bench room --spawn w --connections 1000 --size 32 --tick-ms 1000 --seconds 10 --json",
             "weir-bench room --spawn w --connections 10000 --publishers 0 --rate 100 --tick-ms 200",
             "weir-bench broadcast --spawn w --rate 100 --tick-ms 200",
+            "weir-bench broadcast --spawn w --size 16 --silent-topics 1000000",
             "weir-bench resume --spawn w --connections 10000 --share 0.5 --rate 100 --restart --json",
             "weir-bench churn --spawn w --connections 10000 --churn-rate 2000 --seconds 120 --json",
             "weir-bench priorities --spawn w --connections 10000 --high 100 --json",
@@ -150,6 +155,7 @@ mod tests {
             "weir-bench idle --addr 127.0.0.1:1 --http 127.0.0.1:3 --admin 127.0.0.1:2 --pid 1 --transport sse",
             "weir-bench broadcast --spawn w --connections 10000 --transport mixed --json",
             "weir-bench http --spawn w --compare --json",
+            "weir-bench http --spawn w --compare --scripts bench/peers --json",
             "weir-bench http --spawn w --compare --h2 --tls --streams 32 --connections 16",
             "weir-bench http --spawn w --pipeline 16 --requests 100000",
             "weir-bench http --spawn w --per-connection --tls --tls-key rsa --tls-resume 1 --tls-session-ids",
@@ -164,6 +170,9 @@ mod tests {
             "weir-bench stages --json",
             "weir-bench stages --stages nothing,log,embedded-single --seconds 2 --rounds 5",
             "weir-bench cluster --spawn w --compare --json",
+            "weir-bench peers idle --spawn w --tls --tls-version 1.3 --rounds 1 --json",
+            "weir-bench peers broadcast --spawn w --only netty,nats --connections 1000 --json",
+            "weir-bench peers handshake --spawn w --tls --tls-version 1.2 --scripts bench/peers",
             "weir-bench cluster --spawn w --clients 3000 --topics 1 --rate 20 --compare --alone 1000",
             "weir-bench cluster --spawn w --clients 1000 --crowd 10000 --rate 300 --return-ms 0",
             "weir-bench cluster --nodes-at 127.0.0.1:1,127.0.0.1:2,127.0.0.1:3,4 --token t --redis redis://127.0.0.1:6379",
@@ -183,7 +192,8 @@ mod tests {
             "weir-bench idle",
             "weir-bench idle --addr 127.0.0.1:7070",
             "weir-bench idle --spawn w --addr 127.0.0.1:7070 --admin 127.0.0.1:1 --pid 1",
-            "weir-bench broadcast --spawn w --size 31",
+            "weir-bench broadcast --spawn w --size 15",
+            "weir-bench broadcast --spawn w --all --silent-topics 5",
             "weir-bench broadcast --spawn w --rate 0",
             "weir-bench stall --spawn w --stalled-share 1.1",
             "weir-bench echo --spawn w --size 257",
@@ -199,6 +209,9 @@ mod tests {
             "weir-bench activate --spawn w --redis redis://127.0.0.1:1",
             "weir-bench activate --spawn w --stages log+redis",
             "weir-bench stages --stages nothing,sql",
+            "weir-bench peers",
+            "weir-bench peers idle",
+            "weir-bench peers fly --spawn w",
             "weir-bench cluster",
             "weir-bench cluster --nodes-at 127.0.0.1:1,127.0.0.1:2,127.0.0.1:3,4",
             "weir-bench cluster --nodes-at 127.0.0.1:1 --redis redis://127.0.0.1:6379",

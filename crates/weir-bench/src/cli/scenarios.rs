@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::common::{RunArgs, TargetArgs, duration, echo_size, rate, share, size};
+use super::common::{RunArgs, TargetArgs, duration, echo_size, rate, share, size, small_size};
 use super::http::HttpBaseline;
 use crate::baseline::Trigger;
 use crate::protocol::Transport;
@@ -46,6 +46,9 @@ pub(crate) struct BroadcastArgs {
     /// Format and transport of the messages.
     #[arg(long, value_enum, value_name = "TRANSPORT", default_value = "tcp")]
     pub(crate) transport: Transport,
+    /// Further topics without messages, to which the connections subscribe: each to its share.
+    #[arg(long, value_name = "T", default_value_t = 0, conflicts_with = "all", value_parser = clap::value_parser!(u32).range(..=10_000_000))]
+    pub(crate) silent_topics: u32,
     /// Tick of the topics [default: none; with a running server, its own].
     #[arg(long, value_name = "MS", conflicts_with_all = ["all", "addr"], value_parser = clap::value_parser!(u32).range(1..=60_000))]
     pub(crate) tick_ms: Option<u32>,
@@ -57,8 +60,8 @@ pub(crate) struct LoadArgs {
     /// Connections.
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) connections: u32,
-    /// Bytes of a payload, at least 32.
-    #[arg(long, value_name = "BYTES", default_value_t = 256, value_parser = size)]
+    /// Bytes of a payload, at least 16.
+    #[arg(long, value_name = "BYTES", default_value_t = 256, value_parser = small_size)]
     pub(crate) size: usize,
     /// Messages a second to each connection.
     #[arg(long, value_name = "R", default_value_t = 1.0, value_parser = rate)]

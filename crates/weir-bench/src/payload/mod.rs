@@ -2,6 +2,7 @@
 //!
 //! A payload is ASCII: 8 hexadecimal digits of stream, 8 of sequence number, 16 of time, then letters.
 
+pub(crate) mod foreign;
 pub(crate) mod forms;
 
 use std::fmt::Write;
@@ -10,8 +11,13 @@ use std::rc::Rc;
 use weir_wire::format::Format;
 use weir_wire::hot::{FromServer, Push};
 
-/// Bytes before the pattern. A payload has at least this size.
+use self::foreign::Protocol;
+
+/// Bytes before the pattern. A payload has at least this size, or the head is written shorter.
 pub(crate) const HEADER_BYTES: usize = 32;
+/// Bytes of a short head: 20 bits of stream, 24 of sequence number, and 51 of time in microseconds, as
+/// digits of six bits. No payload is smaller.
+pub(crate) const SHORT_HEADER_BYTES: usize = 16;
 
 /// The head of a payload. The rest of the payload follows from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,11 +31,31 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// Writes the payload of this head, with `size` bytes, at least [`HEADER_BYTES`].
+    /// Writes the payload of this head, with `size` bytes, at least [`SHORT_HEADER_BYTES`].
     pub(crate) fn compose(self, size: usize, out: &mut String) {
         out.clear();
+        if size < HEADER_BYTES {
+            let rounded = Header { sent_ns: self.sent_ns / 1000 * 1000, ..self };
+            rounded.compose_short(out);
+            return rounded.fill(size, out);
+        }
         let wrote = write!(out, "{:08x}{:08x}{:016x}", self.stream, self.seq, self.sent_ns);
         debug_assert!(wrote.is_ok(), "writing to a string does not fail");
+        self.fill(size, out);
+    }
+
+    fn compose_short(self, out: &mut String) {
+        let micros = u128::from(self.sent_ns / 1000);
+        let bits =
+            u128::from(self.stream) << 75 | u128::from(self.seq & SEQ_SHORT_MAX) << 51 | micros;
+        for place in (0..SHORT_HEADER_BYTES).rev() {
+            let six = usize::try_from(bits >> (6 * place) & 63).unwrap_or(0);
+            out.push(char::from(DIGITS[six]));
+        }
+    }
+
+    /// Appends the pattern that follows from the head.
+    fn fill(self, size: usize, out: &mut String) {
         // A step of SplitMix64 for every eight letters: every bit of the head changes them.
         let mut state =
             (u64::from(self.stream) << 32 | u64::from(self.seq)).wrapping_mul(ODD) ^ self.sent_ns;
@@ -47,6 +73,9 @@ impl Header {
     /// Reads the head of a payload. Only a comparison with [`Header::compose`] shows whether the
     /// payload is genuine.
     pub(crate) fn parse(payload: &[u8]) -> Option<Header> {
+        if payload.len() < HEADER_BYTES {
+            return Header::parse_short(payload);
+        }
         let text = std::str::from_utf8(payload.get(..HEADER_BYTES)?).ok()?;
         Some(Header {
             stream: u32::from_str_radix(text.get(..8)?, 16).ok()?,
@@ -54,7 +83,26 @@ impl Header {
             sent_ns: u64::from_str_radix(text.get(16..)?, 16).ok()?,
         })
     }
+
+    fn parse_short(payload: &[u8]) -> Option<Header> {
+        let mut bits = 0_u128;
+        for digit in payload.get(..SHORT_HEADER_BYTES)? {
+            let six = DIGITS.iter().position(|known| known == digit)?;
+            bits = bits << 6 | u128::try_from(six).ok()?;
+        }
+        let micros = u64::try_from(bits & ((1 << 51) - 1)).ok()?;
+        Some(Header {
+            stream: u32::try_from(bits >> 75).ok()?,
+            seq: u32::try_from(bits >> 51 & u128::from(SEQ_SHORT_MAX)).ok()?,
+            sent_ns: micros * 1000,
+        })
+    }
 }
+
+/// Messages of a stream with short heads.
+const SEQ_SHORT_MAX: u32 = (1 << 24) - 1;
+/// The digits of a short head.
+const DIGITS: &[u8; 64] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-_";
 
 /// The golden ratio in 64 bits, as SplitMix64 uses it.
 const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -65,6 +113,7 @@ const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 /// kept, and later copies are only compared with it.
 pub(crate) struct Verifier {
     size: usize,
+    protocol: Protocol,
     /// Indexed by format and a hash of stream and number. A collision costs a second verification.
     recent: Vec<Option<Rc<Verified>>>,
     expected: String,
@@ -85,9 +134,15 @@ impl Verifier {
     pub(crate) fn new(size: usize) -> Verifier {
         Verifier {
             size,
+            protocol: Protocol::Weir,
             recent: std::iter::repeat_with(|| None).take(RECENT * Format::COUNT).collect(),
             expected: String::new(),
         }
+    }
+
+    /// The same for messages of another server.
+    pub(crate) fn speaking(self, protocol: Protocol) -> Verifier {
+        Verifier { protocol, ..self }
     }
 
     /// Verifies a message of that format on a connection that expects `(stream, seq)`; `None` if it
@@ -108,7 +163,13 @@ impl Verifier {
             return Ok(Some(Rc::clone(known)));
         }
         let mut headers = Vec::new();
-        let last_offset = messages_in(&forms::body(form, message)?, |push| {
+        let body = match self.protocol {
+            Protocol::Weir => forms::body(form, message)?,
+            protocol @ (Protocol::Nats | Protocol::Mqtt) => {
+                foreign::body(protocol, message)?.into()
+            }
+        };
+        let last_offset = messages_in(&body, |push| {
             headers.push(self.check_message(form, stream, topic, push)?);
             Ok(())
         })?;
@@ -245,6 +306,23 @@ mod tests {
         }
         assert_eq!(Header::parse(b"short"), None);
         assert_eq!(Header::parse(&[b'z'; 40]), None);
+    }
+
+    #[test]
+    fn a_small_payload_has_a_short_header() {
+        let mut text = String::new();
+        let rounded = Header { sent_ns: 1_700_000_000_123_456_000, ..HEADER };
+        let largest = Header { stream: (1 << 20) - 1, seq: SEQ_SHORT_MAX, ..rounded };
+        for (header, found) in [(HEADER, rounded), (rounded, rounded), (largest, largest)] {
+            for size in [16, 17, 31] {
+                header.compose(size, &mut text);
+                assert_eq!(text.len(), size);
+                assert_eq!(Header::parse(text.as_bytes()), Some(found));
+            }
+        }
+        assert_eq!(Header::parse(&[b'!'; 16]), None);
+        let mut verifier = Verifier::new(16);
+        assert_eq!(heads(&mut verifier, 3, 7, &body(HEADER, 16, "t")), [rounded]);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use weir_wire::format::Format;
 
+use crate::payload::foreign::Protocol;
 use crate::stats::{LagCounts, is_in_share};
 use crate::tls::{ALPN, TlsPlan};
 
@@ -34,6 +35,8 @@ pub(crate) enum Order {
     },
     /// Send `Ping` on each connection and wait for the answers; answered with [`Answer::Echoed`].
     Echo(EchoPlan),
+    /// Subscribe each connection to its share of further topics; answered with [`Answer::Done`].
+    Subscribe(SilentPlan),
     /// Publish from connections at a fixed rate; answered with [`Answer::Published`] after the last
     /// message.
     Publish(PublishPlan),
@@ -81,6 +84,8 @@ pub(crate) struct OpenPlan {
     pub(crate) check: Check,
     /// Format and transport of the messages.
     pub(crate) transport: Transport,
+    /// The protocol over TCP, if `transport` is TCP.
+    pub(crate) protocol: Protocol,
     /// The address for HTTP clients.
     pub(crate) edge: Option<SocketAddr>,
     /// The TLS plan; `None`: no TLS.
@@ -147,6 +152,17 @@ pub(crate) enum Streams {
     Count(u32),
     /// This number of consecutive connections shares a stream.
     Block(u32),
+}
+
+/// Further topics, on which no message comes.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct SilentPlan {
+    /// Topics of all connections together.
+    pub(crate) topics: u32,
+    /// Connections of all workers; each has every topic whose number leaves its own as remainder.
+    pub(crate) connections: u32,
+    /// What a topic's number stands behind.
+    pub(crate) prefix: String,
 }
 
 /// An echo load.

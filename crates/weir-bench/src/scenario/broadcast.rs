@@ -1,10 +1,13 @@
 //! `broadcast`: messages to many connections, in turn with a bare send loop.
 
-use anyhow::Result;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
 use serde_json::{Map, Value, json};
 use toml::Table;
 use weir_wire::format::Format;
 
+use super::idle::settle;
 use super::{BaselineSet, Round, Setup};
 use crate::baseline::Trigger;
 use crate::cli::BroadcastArgs;
@@ -14,7 +17,7 @@ use crate::publish::{BaselineSink, HttpSink};
 use crate::report::Report;
 use crate::spawn::Target;
 use crate::stats::whole;
-use crate::stats::{Lags, median, milli};
+use crate::stats::{Lags, median, milli, real};
 use crate::worker::topic;
 use crate::workers::{Totals, Workers};
 
@@ -41,7 +44,10 @@ pub(crate) fn run(args: &BroadcastArgs, report: &mut Report) -> Result<()> {
     report.set("topics", if args.all { 0 } else { args.topics });
     report.set("all", args.all);
     report.set("tick_ms", args.tick_ms);
-    let settings = args.tick_ms.map_or_else(Table::new, super::room::settings);
+    let mut settings = args.tick_ms.map_or_else(Table::new, super::room::settings);
+    if args.silent_topics > 0 {
+        settings.extend(room_for_topics()?);
+    }
     let mut target = Target::start(&args.target, setup.server_cpus.as_ref(), &settings)?;
     let prefix = if args.all { "" } else { setup.topic_prefix.as_str() };
     let mut workers = setup.workers(load.connections)?;
@@ -53,6 +59,14 @@ pub(crate) fn run(args: &BroadcastArgs, report: &mut Report) -> Result<()> {
     };
     let plan = setup.plan_by(args.transport, target.edge, plan)?;
     let connect = workers.open(&plan, |_, plan| plan)?;
+    report.set("silent_topics", args.silent_topics);
+    if args.silent_topics > 0 {
+        let (before, _) = settle(target.pid, SETTLE)?;
+        workers.subscribe(args.silent_topics, prefix)?;
+        let (after, _) = settle(target.pid, SETTLE)?;
+        let bytes = (real(after) - real(before)) / f64::from(args.silent_topics);
+        report.figure("bytes_per_silent_topic", Some(bytes));
+    }
     let baseline = setup.baseline(Trigger::Level, load.connections, load.size, prefix)?;
     let topics = if args.all { 0 } else { args.topics };
     let mut contest = Contest {
@@ -84,6 +98,16 @@ pub(crate) fn run(args: &BroadcastArgs, report: &mut Report) -> Result<()> {
     target.stop(report);
     Ok(())
 }
+
+/// Limits that leave room for silent topics.
+fn room_for_topics() -> Result<Table> {
+    let text = "[limits]\ntopics_max = 16777216\ntopics_per_connection_max = 4096\n\
+                frames_per_second = 0\nframe_burst = 1000000\n";
+    text.parse().context("the settings are TOML")
+}
+
+/// Memory must not change for this time before and after the subscriptions.
+const SETTLE: Duration = Duration::from_secs(2);
 
 /// Messages that the server has encoded in each format, by its own metrics; null if it has none.
 fn encodings(before: &Metrics, after: &Metrics) -> Value {

@@ -31,7 +31,7 @@ struct Contest<'a> {
 }
 
 /// A round of the server or the baseline.
-struct Round {
+pub(super) struct Round {
     echoed: Echoed,
     /// CPU time of the echoing process, and of the load generator's workers, over the whole round.
     cpu: Duration,
@@ -40,7 +40,7 @@ struct Round {
 }
 
 /// Settings of the server for the echo: a connection may send without a limit.
-fn settings() -> Table {
+pub(super) fn settings() -> Table {
     let mut limits = Table::new();
     limits.insert("frames_per_second".to_owned(), 0.into());
     let mut settings = Table::new();
@@ -124,7 +124,7 @@ impl Contest<'_> {
 }
 
 impl Round {
-    fn run(
+    pub(super) fn run(
         workers: &mut Workers,
         plan: &EchoPlan,
         cpu: impl Fn() -> Result<Duration>,
@@ -139,11 +139,25 @@ impl Round {
         })
     }
 
-    fn messages_per_second(&self) -> f64 {
+    /// Messages answered in the whole round.
+    pub(super) fn messages(&self) -> u64 {
+        self.echoed.tally.answered_in_all
+    }
+
+    pub(super) fn lags(&self) -> &Lags {
+        &self.echoed.lags
+    }
+
+    /// Reports what is wrong with the answers.
+    pub(super) fn check(&self, report: &mut Report, what: &str) {
+        check(report, what, &self.echoed);
+    }
+
+    pub(super) fn messages_per_second(&self) -> f64 {
         real(self.echoed.tally.answered) / self.seconds
     }
 
-    fn cpu_us_per_message(&self) -> Option<f64> {
+    pub(super) fn cpu_us_per_message(&self) -> Option<f64> {
         self.per_message(self.cpu)
     }
 

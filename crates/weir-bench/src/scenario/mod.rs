@@ -11,6 +11,7 @@ pub(crate) mod echo;
 pub(crate) mod handshake;
 pub(crate) mod http;
 pub(crate) mod idle;
+pub(crate) mod peers;
 pub(crate) mod priorities;
 pub(crate) mod publish;
 pub(crate) mod resume;
@@ -33,6 +34,7 @@ use serde_json::json;
 use crate::baseline::{Baseline, Trigger};
 use crate::cli::{RunArgs, TargetArgs};
 use crate::clock;
+use crate::payload::foreign::Protocol;
 use crate::process::{Cpus, Pin};
 use crate::protocol::{Check, Collect, HelloPlan, OpenPlan, Streams, Transport};
 use crate::publish::{Published, Schedule, Sink};
@@ -139,6 +141,7 @@ impl Setup {
             slow: None,
             check: Check::Streams,
             transport: Transport::Tcp,
+            protocol: Protocol::Weir,
             edge: None,
             tls: self.tls.clone(),
         }

@@ -2,6 +2,7 @@
 
 mod databases;
 mod nginx;
+mod rivals;
 mod server;
 
 use std::fs;
@@ -24,6 +25,7 @@ use crate::{clock, sys};
 
 pub(crate) use databases::Beside;
 pub(crate) use nginx::Nginx;
+pub(crate) use rivals::{Rival, RivalKind, Service};
 use server::{START_TIMEOUT, Server, wait};
 pub(crate) use server::{Scratch, clean_up_on_signals, free_port};
 

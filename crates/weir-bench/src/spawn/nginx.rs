@@ -23,6 +23,8 @@ pub(crate) struct Nginx {
     pub(crate) addr: SocketAddr,
     /// The version that nginx reports.
     pub(crate) version: String,
+    /// Version and settings.
+    pub(crate) description: Vec<String>,
 }
 
 impl Nginx {
@@ -41,12 +43,17 @@ impl Nginx {
         let addr = free_port()?;
         let config = config(&directory, addr, credentials.is_some(), h2.then_some(&version));
         let file = directory.join("nginx.conf");
-        fs::write(&file, config).with_context(|| format!("cannot write {}", file.display()))?;
+        fs::write(&file, &config).with_context(|| format!("cannot write {}", file.display()))?;
+        let directory_text = directory.to_string_lossy().into_owned();
         let mut command = Command::new(program);
         command.arg("-p").arg(&directory).arg("-c").arg(&file);
         command.arg("-e").arg(directory.join("log"));
         let server = Server::launch(command, program.to_owned(), directory, cpus)?;
-        let mut nginx = Nginx { server, addr, version };
+        let version_line = format!("nginx {version}");
+        let lines = config.lines().filter(|line| !line.contains("_temp_path"));
+        let settings = lines.map(|line| line.replace(&*directory_text, "…").trim().to_owned());
+        let description = std::iter::once(version_line).chain(settings).collect();
+        let mut nginx = Nginx { server, addr, version, description };
         nginx.wait_until_ready()?;
         Ok(Some(nginx))
     }
@@ -106,7 +113,7 @@ fn config(directory: &Path, addr: SocketAddr, tls: bool, h2_of: Option<&String>)
     format!(
         "daemon off; master_process off; worker_processes 1; pid \"{}/pid\";\n\
          events {{ worker_connections 18000; }}\n\
-         http {{\n  access_log off; default_type text/plain; {paths}\n  \
+         http {{\n  access_log off; default_type text/plain;\n  {paths}\n  \
          keepalive_requests 2000000000; keepalive_timeout 1h;\n  \
          server {{ {listen} {certificate} location / {{ return 200 \"Hello World\"; }} }}\n}}\n",
         directory.display()

@@ -339,6 +339,10 @@ pub(crate) fn agreed(conn: &CommonState) -> Option<String> {
 /// The last word of [`agreed`] for a resumed session.
 pub(crate) const RESUMED: &str = "resumed";
 
+/// The group of a comparison with TLS 1.3: all servers have it, and each could choose another one.
+/// With TLS 1.2 BoringSSL also wants the certificate's curve in the list, and X25519 leads it.
+pub(crate) const COMMON_GROUP: &str = "X25519";
+
 /// The cryptography of the plan: everything, or one suite and one group.
 pub(crate) fn provider(suite: Option<&str>, group: Option<&str>) -> Result<CryptoProvider> {
     let mut provider = aws_lc_rs::default_provider();

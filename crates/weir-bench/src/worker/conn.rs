@@ -239,6 +239,7 @@ const HEARTBEAT_MS: u32 = 15 * 60 * 1000;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::payload::foreign::Protocol;
     use crate::protocol::{Check, Streams, Transport};
 
     #[test]
@@ -257,6 +258,7 @@ mod tests {
             slow: None,
             check: Check::Streams,
             transport: Transport::Tcp,
+            protocol: Protocol::Weir,
             edge: None,
             tls: None,
         };

@@ -10,6 +10,7 @@ use super::keys::Keys;
 use super::order::{Brought, Order};
 use super::room::{Room, Taken};
 use crate::clock;
+use crate::payload::foreign::{self, Protocol};
 use crate::payload::forms::{self, Piece};
 use crate::payload::{Header, Verifier};
 use crate::protocol::{Check, OpenPlan, Tally};
@@ -30,6 +31,7 @@ pub(crate) struct Counter {
     /// Number of the first connection.
     first: u32,
     topics: Vec<String>,
+    protocol: Protocol,
 }
 
 /// The expected messages.
@@ -75,12 +77,12 @@ impl Counter {
     pub(crate) fn new(plan: &OpenPlan, topics: Vec<String>) -> Counter {
         let (size, topic) = (plan.size, topics.first().cloned().unwrap_or_default());
         let judge = match plan.check {
-            Check::Streams => Judge::Streams(Verifier::new(size)),
+            Check::Streams => Judge::Streams(Verifier::new(size).speaking(plan.protocol)),
             Check::Room(publishers) => Judge::Room(Room::new(topic, size, publishers)),
             Check::Offsets => Judge::Offsets(Order::new(topics.len(), size)),
             Check::Keys(keys) => Judge::Keys(Keys::new(topic, size, keys)),
         };
-        Counter::with(judge, plan.first, topics)
+        Counter { protocol: plan.protocol, ..Counter::with(judge, plan.first, topics) }
     }
 
     fn with(judge: Judge, first: u32, topics: Vec<String>) -> Counter {
@@ -95,6 +97,7 @@ impl Counter {
             judge,
             first,
             topics,
+            protocol: Protocol::Weir,
         }
     }
 
@@ -211,6 +214,9 @@ impl Counter {
         bytes: &[u8],
         stamp: Option<u64>,
     ) -> Result<usize, String> {
+        if self.protocol != Protocol::Weir {
+            return self.take_foreign(index, conn, bytes, stamp);
+        }
         match conn.form {
             Format::Stream => {}
             Format::WsProtobuf | Format::WsJson | Format::Sse => {
@@ -225,6 +231,33 @@ impl Counter {
             self.take_frame(index, conn, body, frame_bytes, stamp)?;
             used += frame_bytes;
         }
+    }
+
+    /// The same for bytes of another server.
+    fn take_foreign(
+        &mut self,
+        index: usize,
+        conn: &mut Conn,
+        bytes: &[u8],
+        stamp: Option<u64>,
+    ) -> Result<usize, String> {
+        let mut used = 0;
+        while let Some((piece, length)) = foreign::next(self.protocol, &bytes[used..])? {
+            match piece {
+                foreign::Piece::Message => {
+                    self.take_frame(index, conn, &bytes[used..used + length], length, stamp)?;
+                }
+                foreign::Piece::Ready => conn.awaited = conn.awaited.saturating_sub(1),
+                foreign::Piece::Ping => {
+                    let sent =
+                        conn.fd.as_mut().map(|fd| fd.send(foreign::answer_to_ping(self.protocol)));
+                    sent.transpose().map_err(|error| format!("cannot send: {error}"))?;
+                }
+                foreign::Piece::Nothing => {}
+            }
+            used += length;
+        }
+        Ok(used)
     }
 
     /// The same for bytes over HTTP.

@@ -13,6 +13,7 @@ mod publishing;
 mod requests;
 mod returning;
 mod room;
+mod subscribing;
 #[cfg(test)]
 mod tests;
 mod upgrade;
@@ -40,6 +41,7 @@ use publishing::Publishing;
 use wire::{Inbox, Received, Wire};
 
 use crate::clock;
+use crate::payload::foreign::{self, Protocol};
 use crate::peer::lines::Lines;
 use crate::protocol::{Answer, Collect, OpenPlan, Order, Reading, Tally, from_hex};
 use crate::tls::{TlsClient, TlsPlan};
@@ -212,6 +214,7 @@ impl<W: Write> Worker<W> {
                 self.emit(&frame);
             }
             Order::Echo(plan) => return self.echo(&plan),
+            Order::Subscribe(plan) => return self.subscribe(&plan),
             Order::Publish(plan) => {
                 self.begin_publishing(&plan, now);
                 return Ok(());
@@ -341,7 +344,12 @@ impl<W: Write> Worker<W> {
                     conn.position
                 });
                 let topic = self.counter.topic(conn.stream);
-                let frame = hello_frame(hello, &conn.device, topic, position);
+                let frame = match plan.protocol {
+                    Protocol::Weir => hello_frame(hello, &conn.device, topic, position),
+                    other @ (Protocol::Nats | Protocol::Mqtt) => {
+                        foreign::greeting(other, &conn.device, topic)
+                    }
+                };
                 // A fresh socket takes a small frame whole.
                 fd.send(&frame).map(|_| ())
             }

@@ -50,8 +50,8 @@ struct Kind {
 }
 
 /// A number of guests, and the CPU time of the process that served them.
-struct Guests {
-    churned: Churned,
+pub(super) struct Guests {
+    pub(super) churned: Churned,
     cpu: Duration,
     /// CPU time of the load generator.
     client_cpu: Duration,
@@ -133,7 +133,7 @@ pub(crate) fn run(args: &HandshakeArgs, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-fn resuming(plan: &ChurnPlan, share: f64) -> ChurnPlan {
+pub(super) fn resuming(plan: &ChurnPlan, share: f64) -> ChurnPlan {
     let tls = plan.ways.tls.clone().map(|tls| TlsPlan { resume: share, ..tls });
     ChurnPlan { ways: Ways { tls, ..plan.ways.clone() }, ..plan.clone() }
 }
@@ -193,7 +193,7 @@ impl Contest {
 }
 
 impl Guests {
-    fn run(
+    pub(super) fn run(
         workers: &mut Workers,
         plan: &ChurnPlan,
         cpu: impl Fn() -> Result<Duration>,
@@ -208,7 +208,7 @@ impl Guests {
         })
     }
 
-    fn cpu_us(&self) -> Option<f64> {
+    pub(super) fn cpu_us(&self) -> Option<f64> {
         self.each(self.cpu)
     }
 
@@ -216,7 +216,7 @@ impl Guests {
         self.each(self.client_cpu)
     }
 
-    fn per_second(&self) -> Option<f64> {
+    pub(super) fn per_second(&self) -> Option<f64> {
         let tally = &self.churned.tally;
         (tally.seconds > 0.0).then(|| real(tally.welcomed) / tally.seconds)
     }
@@ -353,7 +353,7 @@ fn check_kind(report: &mut Report, what: &str, kind: &Kind, share: f64) {
 }
 
 /// Checks that all guests were welcomed, and that as many resumed as planned.
-fn check_guests(report: &mut Report, what: &str, churned: &Churned, share: f64) {
+pub(super) fn check_guests(report: &mut Report, what: &str, churned: &Churned, share: f64) {
     let tally = &churned.tally;
     report.check(tally.welcomed > 0, || format!("{what}: no guest was welcomed"));
     report.check(tally.failed.is_empty(), || {

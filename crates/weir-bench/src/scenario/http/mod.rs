@@ -15,7 +15,7 @@ use crate::protocol::{HttpEnd, HttpPlan, HttpStyle, HttpTally};
 use crate::report::Report;
 use crate::spawn::Target;
 use crate::stats::{Lags, median, milli, real};
-use crate::tls::TlsPlan;
+use crate::tls::{COMMON_GROUP, TlsPlan, TlsVersion};
 use crate::workers::Workers;
 use rivals::{Rival, Rivals};
 
@@ -51,6 +51,7 @@ pub(crate) fn run(args: &HttpArgs, report: &mut Report) -> Result<()> {
     let answer = probe(&mut workers, &plan).context("the server")?;
     let mut contestants = vec![Contestant::new("server", addr, pid)];
     let mut skipped = Vec::new();
+    let mut descriptions = Vec::new();
     let rivals = if args.compare {
         let rivals = Rivals::start(args, &answer, setup.server_cpus.as_ref())?;
         for Rival { name, addr, pid } in rivals.all() {
@@ -58,6 +59,7 @@ pub(crate) fn run(args: &HttpArgs, report: &mut Report) -> Result<()> {
         }
         skipped.clone_from(&rivals.skipped);
         report.set("nginx_version", rivals.nginx_version());
+        descriptions = rivals.descriptions();
         Some(rivals)
     } else {
         None
@@ -74,6 +76,8 @@ pub(crate) fn run(args: &HttpArgs, report: &mut Report) -> Result<()> {
         }
     }
     fill(report, &contestants, &skipped);
+    let described = descriptions.into_iter().map(|(name, lines)| (name.to_owned(), lines.into()));
+    report.set("descriptions", Value::Object(described.collect()));
     for tally in &contestants[0].tallies {
         setup.handshakes.add(&tally.handshakes);
     }
@@ -113,6 +117,8 @@ fn plan(args: &HttpArgs, setup: &Setup, addr: SocketAddr, pid: u32) -> Result<Ht
             (None, None) if args.compare => Some(COMMON_SUITE.to_owned()),
             _ => tls.suite.clone(),
         },
+        group: (args.compare && tls.version != Some(TlsVersion::Tls12))
+            .then(|| COMMON_GROUP.to_owned()),
         ..tls
     });
     let until = match args.requests {
@@ -185,7 +191,7 @@ impl Contestant {
     /// The agreed suites and groups, for full and resumed handshakes.
     fn agreed(&self) -> Vec<&str> {
         let handshakes = self.tallies.iter().flat_map(|tally| tally.handshakes.keys());
-        let words = |agreed: &'_ str| agreed.match_indices(' ').nth(1).map(|(at, _)| at);
+        let words = |agreed: &'_ str| agreed.match_indices(' ').nth(2).map(|(at, _)| at);
         let mut all: Vec<&str> =
             handshakes.map(|agreed| &agreed[..words(agreed).unwrap_or(agreed.len())]).collect();
         all.sort_unstable();
@@ -284,9 +290,11 @@ fn fill(report: &mut Report, contestants: &[Contestant], skipped: &[String]) {
 }
 
 fn shown(contestants: &[Contestant], round: usize) -> Value {
-    let figures = contestants.iter().map(|contestant| {
-        let us = contestant.tallies.get(round).and_then(cpu_us).map(milli);
-        (format!("{}_us", contestant.name), us.into())
+    let figures = contestants.iter().flat_map(|contestant| {
+        let tally = contestant.tallies.get(round);
+        let figure = |of: fn(&HttpTally) -> Option<f64>| Value::from(tally.and_then(of).map(milli));
+        let name = contestant.name;
+        [(format!("{name}_us"), figure(cpu_us)), (format!("{name}_per_second"), figure(per_second))]
     });
     Value::Object(figures.collect())
 }

@@ -1,7 +1,7 @@
 //! The servers for comparison: bare responders and nginx.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
@@ -9,13 +9,14 @@ use crate::baseline::http::HttpServer;
 use crate::cli::HttpArgs;
 use crate::process::Cpus;
 use crate::protocol::to_hex;
-use crate::spawn::{Nginx, Scratch};
+use crate::spawn::{self, Nginx, RivalKind, Scratch, Service};
 use crate::tls::credentials::Credentials;
 
 /// All rivals. They end when this is dropped.
 pub(super) struct Rivals {
     baselines: Vec<(&'static str, HttpServer)>,
     nginx: Option<Nginx>,
+    netty: Option<spawn::Rival>,
     /// The reasons why some are missing.
     pub(super) skipped: Vec<String>,
     /// The certificates of the baselines.
@@ -38,6 +39,7 @@ pub(super) struct Names {
 const EPOLL: &str = "epoll";
 const HYPER: &str = "hyper";
 const NGINX: &str = "nginx";
+const NETTY: &str = "netty";
 
 impl Rivals {
     /// Starts the rivals that support the options. The bare responder sends the server's own
@@ -65,12 +67,24 @@ impl Rivals {
         if nginx.is_none() {
             skipped.push(format!("nginx: there is no program {}", args.nginx.display()));
         }
-        Ok(Rivals { baselines, nginx, skipped, _scratch: scratch })
+        let service = credentials.map_or(Service::Http, Service::Https);
+        let start = |scripts: &PathBuf| {
+            spawn::Rival::start(RivalKind::Netty, scripts, service, cpus).context(NETTY)
+        };
+        let netty = args.scripts.as_ref().map(start).transpose()?;
+        Ok(Rivals { baselines, nginx, netty, skipped, _scratch: scratch })
     }
 
     /// Version of nginx, if there is one.
     pub(super) fn nginx_version(&self) -> Option<&str> {
         self.nginx.as_ref().map(|nginx| nginx.version.as_str())
+    }
+
+    /// Versions and settings of the other servers.
+    pub(super) fn descriptions(&self) -> Vec<(&'static str, Vec<String>)> {
+        let nginx = self.nginx.iter().map(|nginx| (NGINX, nginx.description.clone()));
+        let netty = self.netty.iter().map(|netty| (NETTY, netty.description.clone()));
+        nginx.chain(netty).collect()
     }
 
     /// All rivals with their addresses.
@@ -85,7 +99,12 @@ impl Rivals {
             addr: nginx.addr,
             pid: nginx.pid(),
         });
-        baselines.chain(nginx).collect()
+        let netty = self.netty.iter().map(|netty| Rival {
+            name: NETTY,
+            addr: netty.addr,
+            pid: netty.pid(),
+        });
+        baselines.chain(nginx).chain(netty).collect()
     }
 }
 
@@ -98,6 +117,7 @@ fn identity(directory: &Path) -> [String; 2] {
 pub(super) fn names(rival: &str) -> Names {
     match rival {
         EPOLL => Names { cpu_us: "epoll_us_per_request", ratio: "ratio_to_epoll" },
+        NETTY => Names { cpu_us: "netty_us_per_request", ratio: "ratio_to_netty" },
         HYPER => Names { cpu_us: "hyper_us_per_request", ratio: "ratio_to_hyper" },
         _ => Names { cpu_us: "nginx_us_per_request", ratio: "ratio_to_nginx" },
     }

@@ -57,6 +57,9 @@ pub(crate) struct Calls {
     templates: Vec<Template>,
 }
 
+/// The same for servers that may pause: no answer is lost because it is late.
+pub(crate) struct Patient(Calls);
+
 struct Template {
     bytes: Vec<u8>,
     count_at: usize,
@@ -79,6 +82,14 @@ impl Caller {
     pub(crate) fn new(addr: SocketAddr, sockets: u32, tokens: &[String]) -> Result<Caller> {
         let templates = tokens.iter().map(|token| Template::new(token)).collect();
         Caller::with(addr, sockets, Calls { templates })
+    }
+}
+
+impl Caller<Patient> {
+    /// The same, with much patience.
+    pub(crate) fn patient(addr: SocketAddr, sockets: u32, tokens: &[String]) -> Result<Self> {
+        let Caller { sockets, script, batch, tally } = Caller::new(addr, sockets, tokens)?;
+        Ok(Caller { sockets, script: Patient(script), batch, tally })
     }
 }
 
@@ -275,6 +286,19 @@ impl Script for Calls {
     }
 }
 
+impl Script for Patient {
+    const LOST_AFTER: Duration = Duration::from_secs(3);
+    const GRACE_NS: u64 = 3_000_000_000;
+
+    fn write(&mut self, socket: usize, number: u64, batch: &mut Batch, place: usize) {
+        self.0.write(socket, number, batch, place);
+    }
+
+    fn number_of(&mut self, socket: usize, answer: &[u8]) -> Option<u64> {
+        self.0.number_of(socket, answer)
+    }
+}
+
 impl Template {
     fn new(token: &str) -> Template {
         let start = format!("{{\"pt\":\"{token}\",\"count\":");
@@ -332,22 +356,6 @@ const PACED_PAUSE: Duration = Duration::from_micros(50);
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Calls of a server that may be slow.
-    struct Patient(Calls);
-
-    impl Script for Patient {
-        const LOST_AFTER: Duration = Duration::from_secs(3);
-        const GRACE_NS: u64 = 3_000_000_000;
-
-        fn write(&mut self, socket: usize, number: u64, batch: &mut Batch, place: usize) {
-            self.0.write(socket, number, batch, place);
-        }
-
-        fn number_of(&mut self, socket: usize, answer: &[u8]) -> Option<u64> {
-            self.0.number_of(socket, answer)
-        }
-    }
 
     /// Sends back what comes, but for one datagram in so many, and one it falsifies.
     fn serve(socket: &UdpSocket, calls: usize) {

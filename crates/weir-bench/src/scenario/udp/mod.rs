@@ -18,10 +18,10 @@ use crate::spawn::Target;
 use crate::stats::{Lags, median, milli, real};
 
 /// A round of the server or a baseline.
-struct Round {
-    tally: Tally,
+pub(super) struct Round {
+    pub(super) tally: Tally,
     /// CPU time of the answering process.
-    cpu: Duration,
+    pub(super) cpu: Duration,
 }
 
 /// The rounds of the server or a baseline.
@@ -107,12 +107,12 @@ impl Rounds {
 }
 
 impl Round {
-    fn calls_per_second(&self) -> f64 {
+    pub(super) fn calls_per_second(&self) -> f64 {
         real(self.tally.answered) / self.tally.time.as_secs_f64().max(1e-9)
     }
 
     /// CPU microseconds per call.
-    fn cpu_us(&self) -> Option<f64> {
+    pub(super) fn cpu_us(&self) -> Option<f64> {
         let answered = self.tally.answered;
         (answered > 0).then(|| self.cpu.as_secs_f64() * 1e6 / real(answered))
     }
@@ -193,7 +193,7 @@ fn shown(rounds: &Rounds) -> Value {
 }
 
 /// Settings of the started server: its address for datagrams, valid tokens, and no limit by source.
-fn settings(addr: SocketAddr, tokens: &[String]) -> Result<Table> {
+pub(super) fn settings(addr: SocketAddr, tokens: &[String]) -> Result<Table> {
     let mut text =
         format!("[listen]\nudp = [\"{addr}\"]\n[udp]\ndatagrams_per_source_per_second = 0\n");
     for token in tokens {

@@ -81,6 +81,7 @@ fn plan(addr: SocketAddr, count: u32) -> OpenPlan {
         slow: None,
         check: Check::Streams,
         transport: Transport::Tcp,
+        protocol: Protocol::Weir,
         edge: None,
         tls: None,
     }
