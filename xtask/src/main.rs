@@ -5,11 +5,13 @@
 //! git and `cargo metadata`.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a tool for the terminal")]
 
+mod bench;
 mod chaos;
 mod docs;
 mod fuzz;
 mod golang;
 mod maven;
+mod plot;
 mod process;
 mod python;
 mod rules;
@@ -34,6 +36,9 @@ commands:
                            unit tests, the simulator with few seeds, and an end-to-end test for each transport
   rules                    check the house rules alone
   fuzz TARGET [SECONDS]    run a fuzz target (default: 60 seconds; 0: until you stop it or it finds a fault)
+  bench [NAME…]            measure Weir beside other servers, and write docs/benchmarks/DATE.md; a run that was
+                           stopped continues (--minutes 8: begin no piece after that time; --built: use the
+                           programs that are there; --quick: everything as small as possible, for the tests)
   chaos [FAULT…]           have faults happen to a cluster of real processes, as tests/tests/chaos.rs names them
                            (--times 10 --clients 3000 --rate 300 --topics 50 --races 10000)
   docs                     write the generated documents and the Rust documentation
@@ -64,6 +69,7 @@ fn run(words: &[&str]) -> anyhow::Result<()> {
                 seconds.parse().with_context(|| format!("{seconds} is not a number of seconds"))?;
             fuzz::run(&root, target, seconds)
         }
+        ["bench", words @ ..] => bench::run(&root, &bench::Plan::read(words)?),
         ["chaos", words @ ..] => chaos::run(&root, &chaos::Plan::read(words)?),
         ["docs"] => docs::run(&root),
         ["scaling"] => scaling::run(&root),

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use anyhow::bail;
 
+use crate::bench;
 use crate::docs;
 use crate::golang;
 use crate::maven;
@@ -48,7 +49,7 @@ pub(crate) fn rules(root: &Path) -> anyhow::Result<()> {
 }
 
 fn run_steps(root: &Path, steps: &mut Steps) -> Result<(), Failed> {
-    steps.run("tools", || tools(root))?;
+    steps.run("tools", || install(root, &TOOLS))?;
     steps.run("Python packages", || python::install(root))?;
     steps.run("database for tests", || maven::build(root))?;
     steps.run("conformance suite for HTTP/2", || golang::build(root))?;
@@ -63,7 +64,8 @@ fn run_steps(root: &Path, steps: &mut Steps) -> Result<(), Failed> {
     let mut slowest = Slowest::default();
     let result = steps.run("tests", || run_tests(root, "", &mut slowest));
     slowest.show();
-    result
+    result?;
+    steps.run("beside other servers", || bench::run(root, &bench::Plan::quick()))
 }
 
 fn run_quick_steps(root: &Path, steps: &mut Steps) -> Result<(), Failed> {
@@ -114,9 +116,10 @@ const TRANSPORTS: [(&str, &str); 6] = [
     ("devices", "the_row_add_abc_activates_by_the_request_of_the_article"),
 ];
 
-/// Installs missing programs that tests call.
-fn tools(root: &Path) -> anyhow::Result<()> {
-    for (tool, version, package) in TOOLS {
+/// Installs the missing ones of these programs: each with the arguments that print its version, and
+/// its Debian package.
+pub(crate) fn install(root: &Path, tools: &[(&str, &str, &str)]) -> anyhow::Result<()> {
+    for &(tool, version, package) in tools {
         let is_there = || succeeds(&mut program(root, tool, version));
         if is_there() {
             continue;
@@ -126,7 +129,7 @@ fn tools(root: &Path) -> anyhow::Result<()> {
         let _ = run_command(&mut program(root, "apt-get", "update"));
         let _ = run_command(&mut program(root, "apt-get", &format!("install --yes {package}")));
         if !is_there() {
-            bail!("the tests need {package}: please install it");
+            bail!("{package} is needed: please install it");
         }
     }
     Ok(())

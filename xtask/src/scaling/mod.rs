@@ -11,13 +11,12 @@
 //! | `node` | a node: accept, admission, queue of handshakes |
 //! | `redis` | Redis, and the claims that nodes send it |
 //! | `run` | one run from the loss to the last client |
-//! | `report`, `plot` | tables and lines |
+//! | `report` | tables and lines |
 
 mod clients;
 mod costs;
 mod limits;
 mod node;
-mod plot;
 mod redis;
 mod report;
 mod run;

@@ -5,13 +5,13 @@ use std::fmt::Write as _;
 use super::clients::{Library, Notice, STEP_MS};
 use super::costs;
 use super::limits::{Limit, Settings, Sources, Transport};
-use super::plot::{Line, draw};
 use super::run::{Run, SAMPLE_MS, Scenario};
+use crate::plot::{Axis, Chart, Line, draw};
 
 /// The tables in Markdown, and the plot as SVG.
 pub(super) fn report() -> (String, String) {
     let mut text = String::new();
-    let mut lines = Vec::new();
+    let mut lines: Vec<(Line, Line)> = Vec::new();
     let tables = [
         (SHIPPED, Settings::SHIPPED),
         ("As shipped, with room for twice as many connections.", Settings::RAISED),
@@ -146,8 +146,8 @@ fn grouped(number: u64) -> String {
     text
 }
 
-/// The line of a run, if the plot shows it: its two shares by sample.
-fn line(nodes: u64, lost: u64, title: &str, run: &Run) -> Option<(Line, Vec<f64>)> {
+/// The lines of a run, if the plot shows it: who was welcomed, and who was claimed.
+fn line(nodes: u64, lost: u64, title: &str, run: &Run) -> Option<(Line, Line)> {
     let (colour, what) = match (nodes, lost) {
         (3, 1) => ("#1f77b4", "one of 3 nodes"),
         (100, 10) => ("#2ca02c", "10 of 100 nodes"),
@@ -161,25 +161,42 @@ fn line(nodes: u64, lost: u64, title: &str, run: &Run) -> Option<(Line, Vec<f64>
     };
     let settings = if is_dashed { "as shipped" } else { "best settings" };
     let name = format!("{what}, {settings}");
-    let share = |count: u64| parts(count, run.clients);
-    let shares = run.samples.iter().map(|(welcomed, _)| share(*welcomed)).collect();
-    let claimed = run.samples.iter().map(|(_, claimed)| share(*claimed)).collect();
-    Some((Line { name, colour, is_dashed, shares }, claimed))
+    let line = |of: fn(&(u64, u64)) -> u64| Line {
+        name: name.clone(),
+        colour,
+        is_dashed,
+        has_dots: false,
+        points: points(run, of),
+    };
+    Some((line(|(welcomed, _)| *welcomed), line(|(_, claimed)| *claimed)))
 }
 
-fn plot(lines: Vec<(Line, Vec<f64>)>) -> String {
-    let (mut welcomed, mut claimed) = (Vec::new(), Vec::new());
-    for (line, shares) in lines {
-        let Line { name, colour, is_dashed, .. } = &line;
-        claimed.push(Line { name: name.clone(), colour, is_dashed: *is_dashed, shares });
-        welcomed.push(line);
-    }
-    let sample_s = parts(SAMPLE_MS, 1_000);
-    draw(
-        [("connected again", &welcomed), ("reachable by device id at every node", &claimed)],
-        PLOT_SECONDS,
-        sample_s,
-    )
+/// Seconds and percents; from the last sample on nothing changes.
+fn points(run: &Run, of: fn(&(u64, u64)) -> u64) -> Vec<(f64, f64)> {
+    let percents = run.samples.iter().map(|sample| 100.0 * parts(of(sample), run.clients));
+    let seconds = (0_u32..).map(|number| f64::from(number) * parts(SAMPLE_MS, 1_000));
+    let mut points: Vec<(f64, f64)> = seconds.zip(percents).collect();
+    points.retain(|(second, _)| *second <= PLOT_SECONDS);
+    points.extend(points.last().map(|(_, percent)| (PLOT_SECONDS, *percent)));
+    points
+}
+
+fn plot(lines: Vec<(Line, Line)>) -> String {
+    let (welcomed, claimed) = lines.into_iter().unzip();
+    let chart = |title: &str, lines| Chart {
+        title: title.to_owned(),
+        x: Axis::with_ticks(
+            "seconds after the loss",
+            PLOT_SECONDS,
+            SECONDS.map(|at| (at, format!("{at}"))).into(),
+        ),
+        y: Axis::with_ticks("", 100.0, PERCENTS.map(|at| (at, format!("{at} %"))).into()),
+        lines,
+    };
+    draw(&[
+        chart("connected again", welcomed),
+        chart("reachable by device id at every node", claimed),
+    ])
 }
 
 fn parts(count: u64, of: u64) -> f64 {
@@ -192,7 +209,9 @@ const LOSSES: [(u64, u64); 7] =
     [(3, 1), (3, 3), (10, 1), (10, 10), (100, 1), (100, 10), (100, 100)];
 const SHIPPED: &str = "As shipped.";
 const TUNED: &str = "With the best settings.";
-const PLOT_SECONDS: u32 = 180;
+const PLOT_SECONDS: f64 = 180.0;
+const SECONDS: [f64; 7] = [0.0, 30.0, 60.0, 90.0, 120.0, 150.0, 180.0];
+const PERCENTS: [f64; 5] = [0.0, 25.0, 50.0, 75.0, 100.0];
 
 const HEAD: &str = "| nodes | shards of Redis | lost | 50 % back | 99 % | 100 % | all known to Redis | attempts of a client | CPU: nodes / Redis | most that wait at a node: handshakes / claims | limits met, first at |\n|---|---|---|---|---|---|---|---|---|---|---|";
 const HEAD_OF_CASES: &str = "| case | 50 % back | 99 % | 100 % | all known to Redis | attempts of a client | CPU: nodes / Redis | most that wait at a node: handshakes / claims | limits met, first at |\n|---|---|---|---|---|---|---|---|---|";
