@@ -1,6 +1,7 @@
 //! Memory with a limit, and how much of it is in use.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use super::super::Cgroup;
@@ -22,8 +23,8 @@ pub struct LimitedMemory {
 enum Place {
     /// The file `meminfo`.
     Machine(PathBuf),
-    /// The directory of the cgroup.
-    Cgroup(PathBuf),
+    /// The directory of the cgroup, and its file with the bytes in use.
+    Cgroup(PathBuf, PathBuf),
 }
 
 impl LimitedMemory {
@@ -46,12 +47,14 @@ impl LimitedMemory {
         ];
         let groups = Cgroup::of_this_process(root).memory;
         let limits = groups.iter().flat_map(|group| {
+            let used = ["memory.current", "memory.usage_in_bytes"].map(|file| group.join(file));
+            let used = if used[0].exists() { &used[0] } else { &used[1] }.clone();
             kinds.iter().filter_map(move |(file, limit)| {
                 let bytes_max = number(&group.join(file)).filter(|bytes| *bytes < huge)?;
                 Some(LimitedMemory {
                     bytes_max,
                     limit: *limit,
-                    place: Place::Cgroup(group.clone()),
+                    place: Place::Cgroup(group.clone(), used.clone()),
                 })
             })
         });
@@ -65,14 +68,16 @@ impl LimitedMemory {
     pub fn used_bytes(&self) -> Option<u64> {
         match &self.place {
             Place::Machine(meminfo) => machine_used(meminfo),
-            Place::Cgroup(group) => Some(cgroup_used(group)?.saturating_sub(cgroup_caches(group))),
+            Place::Cgroup(group, used) => {
+                Some(start_number(used)?.saturating_sub(cgroup_caches(group)))
+            }
         }
     }
 
     /// Bytes of these that the kernel has taken for itself: for sockets, open files and the like.
     /// `None` for the machine, and if the kernel does not tell.
     pub fn kernel_bytes(&self) -> Option<u64> {
-        let Place::Cgroup(group) = &self.place else { return None };
+        let Place::Cgroup(group, _) = &self.place else { return None };
         number(&group.join("memory.kmem.usage_in_bytes")).or_else(|| {
             let text = read(&group.join("memory.stat"))?;
             let buffers = stat(&text, "sock").unwrap_or(0);
@@ -95,25 +100,24 @@ impl LimitedMemory {
     }
 
     /// Whether less than so many reserves is left.
+    ///
+    /// Cost: one small file, read without an allocation, unless the caches decide.
     pub(crate) fn leaves_less_than(&self, reserves: u64) -> bool {
         let max = self.bytes_max - self.reserve_bytes() * reserves.min(10);
         match &self.place {
             Place::Machine(meminfo) => machine_used(meminfo).is_some_and(|used| used > max),
             // The caches are counted only if they decide.
-            Place::Cgroup(group) => cgroup_used(group)
+            Place::Cgroup(group, used) => start_number(used)
                 .is_some_and(|used| used > max && used.saturating_sub(cgroup_caches(group)) > max),
         }
     }
 }
 
 fn machine_used(meminfo: &Path) -> Option<u64> {
-    let text = read(meminfo)?;
-    let (total, available) = (field(&text, "MemTotal:")?, field(&text, "MemAvailable:")?);
+    let mut buf = [0; START];
+    let text = read_start(meminfo, &mut buf)?;
+    let (total, available) = (field(text, "MemTotal:")?, field(text, "MemAvailable:")?);
     Some(total.saturating_sub(available) as u64)
-}
-
-fn cgroup_used(group: &Path) -> Option<u64> {
-    number(&group.join("memory.current")).or_else(|| number(&group.join("memory.usage_in_bytes")))
 }
 
 /// Bytes of file caches, from all processes of the cgroup and of those below it.
@@ -134,6 +138,20 @@ fn read(path: &Path) -> Option<String> {
     fs::read_to_string(path).ok()
 }
 
+/// A file's first bytes, up to its last whole line among them. The look ten times a second allocates nothing.
+fn read_start<'a>(path: &Path, buf: &'a mut [u8; START]) -> Option<&'a str> {
+    let count = File::open(path).ok()?.read(buf).ok()?;
+    let end = buf[..count].iter().rposition(|byte| *byte == b'\n').map_or(count, |end| end + 1);
+    std::str::from_utf8(&buf[..end]).ok()
+}
+
+fn start_number(path: &Path) -> Option<u64> {
+    read_start(path, &mut [0; START])?.trim().parse().ok()
+}
+
 fn number(path: &Path) -> Option<u64> {
     read(path)?.trim().parse().ok()
 }
+
+/// Bytes of the start of a file: enough for the first three lines of `meminfo`.
+const START: usize = 256;
