@@ -127,10 +127,28 @@ impl Server {
 
     /// The same, and devices may come with TLS as well.
     pub fn start_with_all_doors(extra: &str) -> Result<Server> {
+        Self::start_with_all_doors_and_open_files(extra, None)
+    }
+
+    /// The same, under a limit of open files.
+    pub fn start_with_all_doors_and_open_files(
+        extra: &str,
+        open_files_max: Option<u32>,
+    ) -> Result<Server> {
+        let before = open_files_max.map(|limit| format!("ulimit -n {limit}"));
         Self::launch(|directory| {
             let (tls, http, https) = (Some(free_addr()?), Some(free_addr()?), Some(free_addr()?));
-            Self::spawn(directory, extra, None, Doors { tls, http, https, ..Doors::default() })
+            let doors = Doors { tls, http, https, ..Doors::default() };
+            Self::spawn(directory, extra, before.as_deref(), doors)
         })
+    }
+
+    /// Changes its limit on open files while it runs. `max` is the one it was started with.
+    pub fn limit_open_files(&self, count: u32, max: u32) -> Result<()> {
+        let pid = Pid::from_raw(i32::try_from(self.child.id())?);
+        let limit = Rlimit { current: Some(count.into()), maximum: Some(max.into()) };
+        prlimit(pid, Resource::Nofile, limit)?;
+        Ok(())
     }
 
     /// The same, speaking HTTP and answering datagrams.

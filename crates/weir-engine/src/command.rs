@@ -17,6 +17,9 @@ use crate::tls::Session;
 pub enum Command<S> {
     /// Take over a settled connection. The answer is [`Report::Adopted`] or [`Report::Refused`].
     Adopt(Box<Adoption<S>>),
+    /// The same for a shard with descriptors of its own. The socket waits in the passage.
+    /// [`Credit::offer_quietly`](crate::Credit::offer_quietly) alone makes this command.
+    AdoptPassed(Box<Adoption<Passed>>),
     /// Greet an adopted connection with a frame (`Welcome`). From here on the shard reads from it,
     /// and broadcasts reach it. So nothing overtakes `Welcome`.
     Welcome(ConnId, Box<[u8]>),
@@ -101,6 +104,7 @@ impl<S> Command<S> {
                 CreditKind::Message
             }
             Command::Adopt(_)
+            | Command::AdoptPassed(_)
             | Command::Welcome(..)
             | Command::Send(_, Item::Frame(_))
             | Command::Subscribe { .. }
@@ -195,6 +199,33 @@ pub struct Adoption<S> {
     pub tls: Option<Box<TlsAdoption>>,
 }
 
+impl<S> Adoption<S> {
+    /// Replaces the socket, and returns the former one.
+    pub(crate) fn with<T>(self, socket: T) -> (S, Adoption<T>) {
+        let Adoption { ticket, device, heartbeat, priority, origin, publish_limited, .. } = self;
+        let Adoption { positions, read_ahead, tls, socket: former, .. } = self;
+        let adoption = Adoption {
+            socket,
+            ticket,
+            device,
+            heartbeat,
+            priority,
+            origin,
+            publish_limited,
+            positions,
+            read_ahead,
+            tls,
+        };
+        (former, adoption)
+    }
+}
+
+/// A socket in the passage to a shard that has descriptors of its own, by its number there.
+///
+/// Shape: 8 bytes; sockets are numbered from 1, in the order of their commands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Passed(pub(crate) u64);
+
 /// The TLS state of a connection on its way to a shard.
 #[derive(Debug)]
 pub struct TlsAdoption {
@@ -218,7 +249,9 @@ pub enum Urgent {
 pub struct Inspect {
     /// Which connections.
     pub what: InspectWhat,
-    /// Receives the answer, on the shard's thread. It must not block.
+    /// Receives the answer. It must not block. It runs on the shard's thread, or in
+    /// [`Mailbox::deliver_answers`](crate::Mailbox::deliver_answers) if the shard has descriptors
+    /// of its own.
     pub reply: Box<dyn FnOnce(InspectPage) + Send>,
 }
 
@@ -387,7 +420,13 @@ pub trait Front: Send {
     /// Asks the front to look at the reports so far. The shard calls it between the steps of a
     /// turn, so that one wake serves many reports. A front that looks at each report at once can
     /// ignore this call.
-    fn flush(&mut self) {}
+    ///
+    /// Returns whether the shard has to wake the front. The front of a shard with descriptors of
+    /// its own must not wake a runtime from this thread: the runtime's descriptors have other
+    /// meanings here.
+    fn flush(&mut self) -> bool {
+        false
+    }
 }
 
 impl Front for Box<dyn Front> {
@@ -395,7 +434,7 @@ impl Front for Box<dyn Front> {
         (**self).try_report(report)
     }
 
-    fn flush(&mut self) {
-        (**self).flush();
+    fn flush(&mut self) -> bool {
+        (**self).flush()
     }
 }

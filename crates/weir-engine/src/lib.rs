@@ -50,13 +50,13 @@ mod wheel;
 pub use budget::{Budget, Share};
 pub use command::{
     Adoption, Command, ConnectionInfo, CreditKind, Drain, DrainWhat, Front, Inspect, InspectPage,
-    InspectWhat, ReplayBegin, ReplayChunk, Report, TlsAdoption, Urgent,
+    InspectWhat, Passed, ReplayBegin, ReplayChunk, Report, TlsAdoption, Urgent,
 };
 pub use engine::Engine;
 pub use id::{ConnId, DeviceRef, Origin, OwnNode, Priority, SlowPolicy, TopicId, Transport};
 #[cfg(feature = "sim")]
 pub use mailbox::Detached;
-pub use mailbox::{Credit, Full, Mailbox};
+pub use mailbox::{Credit, Full, Mailbox, NotOffered, NotPassed};
 pub use message::{Item, Message, TopicMessage};
 pub use net::{Net, Ready, Waker};
 pub use settings::ShardSettings;

@@ -1,10 +1,11 @@
 //! The mailbox of a shard: two bounded queues, credits for the first one, and a waker.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use crossbeam_queue::ArrayQueue;
 
-use crate::command::{Command, CreditKind, Urgent};
+use crate::command::{Adoption, Command, CreditKind, Inspect, InspectPage, Passed, Urgent};
 use crate::net::Waker;
 use crate::sleep_flag::{Credits, SleepFlag};
 
@@ -34,7 +35,63 @@ struct Shared<S> {
     capacities: [usize; CreditKind::COUNT],
     sleep_flag: SleepFlag,
     waker: Waker,
+    /// Present if the shard has descriptors of its own.
+    passage: Option<Passage<S>>,
 }
+
+/// The way of sockets into a shard that has descriptors of its own, and of answers out of it.
+///
+/// Limits: at most [`PASSED_MAX`] sockets wait in it, and as many answers as the reserved queue
+/// holds requests.
+pub(crate) struct Passage<S> {
+    pass: Pass<S>,
+    /// The number of the last socket that was passed. Locked until its command is in the queue, so
+    /// that commands and sockets have the same order.
+    passed: Mutex<u64>,
+    /// The same, for readers without the lock.
+    passed_shown: AtomicU64,
+    /// The number of the last socket that the shard took or refused.
+    taken: AtomicU64,
+    /// Answers to [`Inspect`]. A reply wakes the asker, which only the front's threads can do.
+    answers: ArrayQueue<Answer>,
+}
+
+/// Moves a socket into the passage, under its number. This table's copy is then closed: while it
+/// was open, the socket would have events at the shard even after the shard has closed it.
+pub(crate) type Pass<S> = Box<dyn Fn(S, Passed) -> Result<(), (S, NotPassed)> + Send + Sync>;
+
+struct Answer {
+    reply: Box<dyn FnOnce(InspectPage) + Send>,
+    page: InspectPage,
+}
+
+weir_wire::named_enum! {
+    /// Why a socket was not passed to a shard.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum NotPassed {
+        /// So many sockets wait in the passage already.
+        Full = "full",
+        /// So many descriptors are on their way in all passages of this user already. The kernel's
+        /// limit is the soft limit on open files.
+        InFlight = "in_flight",
+        /// The shard has ended.
+        Ended = "ended",
+    }
+}
+
+/// An adoption that did not enter the passage, with its unused credit.
+pub struct NotOffered<'a, S> {
+    /// The credit.
+    pub credit: Credit<'a, S>,
+    /// The adoption, with the socket.
+    pub adoption: Box<Adoption<S>>,
+    /// Why.
+    pub cause: NotPassed,
+}
+
+/// Sockets that wait in the passage to one shard. The kernel limits those in flight to all shards
+/// together.
+const PASSED_MAX: u64 = 128;
 
 /// The right to push one command; returned unused when dropped.
 #[must_use = "a credit that is dropped is returned"]
@@ -52,6 +109,7 @@ impl<S> Mailbox<S> {
         capacities: [usize; CreditKind::COUNT],
         reserved_capacity: usize,
         waker: Waker,
+        pass: Option<Pass<S>>,
     ) -> (Mailbox<S>, Inbox<S>) {
         let shared = Arc::new(Shared {
             queue: ArrayQueue::new(capacities.iter().sum()),
@@ -60,6 +118,13 @@ impl<S> Mailbox<S> {
             capacities,
             sleep_flag: SleepFlag::new(),
             waker,
+            passage: pass.map(|pass| Passage {
+                pass,
+                passed: Mutex::new(0),
+                passed_shown: AtomicU64::new(0),
+                taken: AtomicU64::new(0),
+                answers: ArrayQueue::new(reserved_capacity),
+            }),
         });
         (Mailbox { shared: Arc::clone(&shared) }, Inbox { shared })
     }
@@ -98,6 +163,30 @@ impl<S> Mailbox<S> {
         self.shared.wake();
     }
 
+    /// Sockets that wait in the passage to a shard with descriptors of its own.
+    pub fn passing(&self) -> u64 {
+        self.shared.passage.as_ref().map_or(0, |passage| {
+            // This order, so that the difference is never negative.
+            let taken = passage.taken.load(Ordering::Acquire);
+            passage.passed_shown.load(Ordering::Acquire).saturating_sub(taken)
+        })
+    }
+
+    /// Gives the answers of a shard with descriptors of its own to those who asked. The front calls
+    /// it whenever that shard wakes it.
+    pub fn deliver_answers(&self) {
+        let Some(passage) = &self.shared.passage else { return };
+        let mut is_more = false;
+        while let Some(Answer { reply, page }) = passage.answers.pop() {
+            is_more = true;
+            reply(page);
+        }
+        if is_more {
+            // The shard may have waited for room.
+            self.shared.wake();
+        }
+    }
+
     /// Commands in the queue or being carried out.
     pub fn depth(&self) -> usize {
         CreditKind::ALL.into_iter().map(|kind| self.depth_of(kind)).sum()
@@ -125,7 +214,33 @@ impl<S> Clone for Mailbox<S> {
     }
 }
 
-impl<S> Credit<'_, S> {
+impl<'a, S> Credit<'a, S> {
+    /// Pushes an adoption, like [`Credit::push_quietly`]. For a shard with descriptors of its own,
+    /// the socket goes into the passage, and this table's copy of it is closed.
+    ///
+    /// Errors: the socket did not enter the passage. Unless the shard has ended, it may be offered
+    /// again a moment later.
+    /// Cost: with a passage, two syscalls.
+    pub fn offer_quietly(self, adoption: Box<Adoption<S>>) -> Result<(), NotOffered<'a, S>> {
+        let Some(passage) = &self.mailbox.shared.passage else {
+            self.push_quietly(Command::Adopt(adoption));
+            return Ok(());
+        };
+        let mut last = passage.passed.lock().expect("no panic happens under the passage's lock");
+        let passed = Passed(*last + 1);
+        let (socket, adoption) = adoption.with(passed);
+        if let Err((socket, cause)) = passage.pass(socket, passed) {
+            drop(last);
+            let adoption = Box::new(adoption.with(socket).1);
+            return Err(NotOffered { credit: self, adoption, cause });
+        }
+        *last = passed.0;
+        passage.passed_shown.store(passed.0, Ordering::Release);
+        self.push_quietly(Command::AdoptPassed(Box::new(adoption)));
+        drop(last);
+        Ok(())
+    }
+
     /// Pushes the command that this credit was taken for.
     pub fn push(self, command: Command<S>) {
         let mailbox = self.mailbox;
@@ -137,9 +252,22 @@ impl<S> Credit<'_, S> {
     /// [`Mailbox::wake`], for this command and others.
     pub fn push_quietly(self, command: Command<S>) {
         debug_assert!(command.credit_kind() == self.kind, "a credit is for one kind of commands");
+        // There, its descriptor would be another device's socket.
+        let is_misplaced =
+            matches!(command, Command::Adopt(_)) && self.mailbox.shared.passage.is_some();
+        assert!(!is_misplaced, "a socket goes to a table of its own through the passage only");
         let pushed = self.mailbox.shared.queue.push(command).is_ok();
         debug_assert!(pushed, "a credit is room in the queue");
         std::mem::forget(self);
+    }
+}
+
+impl<S> Passage<S> {
+    fn pass(&self, socket: S, passed: Passed) -> Result<(), (S, NotPassed)> {
+        if passed.0 - self.taken.load(Ordering::Acquire) > PASSED_MAX {
+            return Err((socket, NotPassed::Full));
+        }
+        (self.pass)(socket, passed)
     }
 }
 
@@ -158,6 +286,30 @@ impl<S> Inbox<S> {
 
     pub(crate) fn pop_urgent(&self) -> Option<Urgent> {
         self.shared.reserved.pop()
+    }
+
+    /// Notes that a socket has left the passage.
+    pub(crate) fn note_taken(&self, passed: Passed) {
+        if let Some(passage) = &self.shared.passage {
+            passage.taken.store(passed.0, Ordering::Release);
+        }
+    }
+
+    /// Whether [`Inbox::answer`] has room.
+    pub(crate) fn has_room_for_answer(&self) -> bool {
+        self.shared.passage.as_ref().is_none_or(|passage| !passage.answers.is_full())
+    }
+
+    /// Answers an inspection. Returns whether the front must be woken for that.
+    pub(crate) fn answer(&self, inspect: Inspect, page: InspectPage) -> bool {
+        let reply = inspect.reply;
+        let Some(passage) = &self.shared.passage else {
+            reply(page);
+            return false;
+        };
+        let pushed = passage.answers.push(Answer { reply, page }).is_ok();
+        debug_assert!(pushed, "the shard takes a request when there is room for its answer");
+        true
     }
 
     pub(crate) fn return_credit(&self, kind: CreditKind) {
@@ -210,7 +362,7 @@ impl<S> Detached<S> {
     /// woken.
     pub fn mailbox(capacity: usize, reserved_capacity: usize) -> (Mailbox<S>, Detached<S>) {
         let capacities = [capacity; CreditKind::COUNT];
-        let (mailbox, inbox) = Mailbox::new(capacities, reserved_capacity, Box::new(|| ()));
+        let (mailbox, inbox) = Mailbox::new(capacities, reserved_capacity, Box::new(|| ()), None);
         (mailbox, Detached(inbox))
     }
 

@@ -5,6 +5,7 @@ use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::command::Passed;
 use crate::id::Priority;
 use crate::time::Nanos;
 
@@ -31,6 +32,17 @@ pub trait Net {
         key: u64,
         priority: Priority,
     ) -> io::Result<Self::Socket>;
+
+    /// Takes a socket out of the passage. Earlier ones that nobody took are closed.
+    ///
+    /// Errors: the shard's table has no free descriptor. Then the kernel has closed the socket.
+    fn take_passed(&mut self, passed: Passed) -> io::Result<Self::Offer>;
+
+    /// Wakes the front of a shard that has descriptors of its own.
+    fn wake_front(&mut self);
+
+    /// The descriptors in the shard's own table; 0 if it has none.
+    fn descriptors(&self) -> usize;
 
     /// Waits for readiness and appends it to `ready`: first that of high-priority sockets, then
     /// that of at most `count_max` others. Returns early when the waker is used. Without a timeout

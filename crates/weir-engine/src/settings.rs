@@ -9,6 +9,9 @@ use crate::id::OwnNode;
 pub struct ShardSettings {
     /// The number of this node in its cluster. It is the one setting that can change.
     pub node: OwnNode,
+    /// Whether each shard has a descriptor table of its own, and sockets come to it through a
+    /// passage. Then the limit on open files counts for each shard alone.
+    pub own_descriptors: bool,
     /// Connections that this shard holds at the most, and at most [`ConnId::SLOTS_MAX`].
     ///
     /// [`ConnId::SLOTS_MAX`]: crate::ConnId::SLOTS_MAX
@@ -56,6 +59,7 @@ impl Default for ShardSettings {
     fn default() -> Self {
         Self {
             node: OwnNode::default(),
+            own_descriptors: false,
             connections_max: 1 << 20,
             topics_per_connection_max: 64,
             frame_bytes_max: 64 * 1024,

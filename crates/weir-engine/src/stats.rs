@@ -185,6 +185,8 @@ pub struct ShardStats {
     pub stalled: Cell,
     /// Level: table entries in use, including lingering and unreported connections.
     pub table_entries: Cell,
+    /// Level: descriptors in the shard's own table; 0 if it has none.
+    pub descriptors: Cell,
     /// Level: topics with a list of members.
     pub topics: Cell,
     /// Level: memberships.
@@ -202,6 +204,8 @@ pub struct ShardStats {
     pub slots_retired: Cell,
     /// Connections adopted.
     pub adopted: Cell,
+    /// Sockets that the kernel closed on their way, as the shard's table had no free descriptor.
+    pub passage_lost: Cell,
     /// Messages whose last byte the kernel took: one a connection.
     pub delivered: Cell,
     /// Bytes that the kernel took.

@@ -12,6 +12,8 @@ use weir_wire::CloseReason;
 
 use rig::{Rest, Rig, tcp_pair};
 
+const OWN_DESCRIPTORS: bool = false;
+
 #[test]
 fn every_end_closes_its_descriptor() {
     let before = open_descriptors();

@@ -29,6 +29,7 @@ thread_local! {
     static ALLOCATED: ThreadLocal<u64> = allocatedp::read().expect("jemalloc counts by thread");
 }
 
+const OWN_DESCRIPTORS: bool = false;
 const CONNECTIONS: usize = 64;
 const CONNECTIONS_WITH_TLS: usize = 8;
 const TOPICS: u32 = 4;

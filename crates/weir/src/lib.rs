@@ -33,9 +33,10 @@ pub use base::config::keys;
 pub use base::config::{
     AccessLogConfig, AccessLogFormat, ActivationConfig, Actor, AdminConfig, AuthConfig,
     CertificateConfig, ClientAuth, ClientIdentity, ClusterConfig, Config, ConfigError,
-    ConnectionConfig, DurationError, HttpConfig, JwtAlgorithm, JwtConfig, JwtKeyConfig,
-    LimitsConfig, ListenConfig, MemoryConfig, RedisUrls, Right, Scope, ServiceConfig, TcpConfig,
-    ThreadsConfig, TlsConfig, TlsVersion, TokenConfig, TopicClass, UdpConfig, parse_duration,
+    ConnectionConfig, DurationError, EngineConfig, HttpConfig, JwtAlgorithm, JwtConfig,
+    JwtKeyConfig, LimitsConfig, ListenConfig, MemoryConfig, RedisUrls, Right, Scope, ServiceConfig,
+    TcpConfig, ThreadsConfig, TlsConfig, TlsVersion, TokenConfig, TopicClass, UdpConfig,
+    parse_duration,
 };
 pub use base::private::{make_private_directory, warn_if_exposed};
 pub use base::threads::{

@@ -4,7 +4,7 @@ use weir_wire::{CloseReason, ProstMessage, frame, v1};
 
 use super::fanouts::Behind;
 use super::{Shard, key_of};
-use crate::command::{Adoption, Command, CreditKind, Front, Report, Urgent};
+use crate::command::{Adoption, Command, CreditKind, Front, Passed, Report, Urgent};
 use crate::id::{ConnId, TopicId};
 use crate::message::Item;
 use crate::net::Net;
@@ -27,6 +27,11 @@ const BYTES_AS_COMMAND: usize = 4096;
 impl<N: Net, F: Front> Shard<N, F> {
     pub(super) fn take_urgent(&mut self) {
         for _ in 0..URGENT_PER_TURN {
+            // Closing then waits too, which lasts no longer than the front needs to look.
+            if !self.inbox.has_room_for_answer() {
+                self.owes_wake = true;
+                return;
+            }
             let Some(urgent) = self.inbox.pop_urgent() else { return };
             match urgent {
                 Urgent::Close(conn, reason) => {
@@ -63,6 +68,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         let kind = command.credit_kind();
         match command {
             Command::Adopt(adoption) => return self.adopt(*adoption),
+            Command::AdoptPassed(adoption) => return self.adopt_passed(*adoption),
             Command::Subscribe { conn, topic, reply } => return self.subscribe(conn, topic, reply),
             Command::Unsubscribe { conn, topic, reply } => {
                 return self.unsubscribe(conn, topic, reply);
@@ -99,6 +105,23 @@ impl<N: Net, F: Front> Shard<N, F> {
             return self.table.find_open_of_any_generation(conn);
         }
         self.table.find_open(conn)
+    }
+
+    /// Adopts a connection whose socket waits in the passage.
+    ///
+    /// The socket is taken even if there is no room for it, because the next one waits behind it.
+    fn adopt_passed(&mut self, adoption: Adoption<Passed>) {
+        let (passed, adoption) = adoption.with(());
+        let taken = self.net.take_passed(passed);
+        self.inbox.note_taken(passed);
+        match taken {
+            Ok(socket) => self.adopt(adoption.with(socket).1),
+            Err(_) => {
+                self.stats.passage_lost.add(1);
+                let reason = CloseReason::TooManyConnections;
+                self.report(Report::Refused { ticket: adoption.ticket, reason }, true);
+            }
+        }
     }
 
     fn adopt(&mut self, adoption: Adoption<N::Offer>) {
@@ -199,6 +222,7 @@ fn weight_of<S>(command: &Command<S>) -> usize {
             1 + (bytes / BYTES_AS_COMMAND).max(chunk.messages.len() / GATHER_MAX)
         }
         Command::Adopt(_)
+        | Command::AdoptPassed(_)
         | Command::Welcome(..)
         | Command::Send(..)
         | Command::Subscribe { .. }

@@ -1,5 +1,7 @@
 //! Shows connections to the operator.
 
+use std::mem::ManuallyDrop;
+
 use super::Shard;
 use crate::command::{ConnectionInfo, Front, Inspect, InspectPage, InspectWhat};
 use crate::net::Net;
@@ -13,8 +15,16 @@ use crate::topics::Member;
 const SLOTS_PER_PAGE: u32 = 4096;
 
 impl<N: Net, F: Front> Shard<N, F> {
-    pub(super) fn inspect(&self, inspect: Inspect) {
-        let page = match inspect.what {
+    pub(super) fn inspect(&mut self, inspect: Inspect) {
+        // A reply that is dropped wakes the asker, and a shard with descriptors of its own cannot
+        // do that. So a panic here leaks it.
+        let inspect = ManuallyDrop::new(inspect);
+        let page = self.look(inspect.what);
+        self.owes_wake |= self.inbox.answer(ManuallyDrop::into_inner(inspect), page);
+    }
+
+    fn look(&self, what: InspectWhat) -> InspectPage {
+        match what {
             InspectWhat::One(conn) => {
                 let connections =
                     self.table.find_open(conn).map(|slot| self.info(slot)).into_iter().collect();
@@ -30,8 +40,7 @@ impl<N: Net, F: Front> Shard<N, F> {
                     |position| self.topics.member_of_all(topic, position).and_then(Member::present);
                 self.page(cursor, self.topics.end_of_all(topic), limit, slot_at)
             }
-        };
-        (inspect.reply)(page);
+        }
     }
 
     fn page(

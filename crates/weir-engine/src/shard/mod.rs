@@ -119,6 +119,8 @@ pub(crate) struct Shard<N: Net, F> {
     /// returns with the report. Bounded: one for each command in the queue, one for each entry and
     /// one for each running resume.
     backlog: VecDeque<(Report, bool)>,
+    /// Answers wait that the front has not been woken for.
+    owes_wake: bool,
     /// Connections to read from again although no edge will announce it.
     to_read: Vec<Slot>,
     /// Connections with frames for which the front had no room.
@@ -244,6 +246,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             draining: None,
             drains: 0,
             backlog: VecDeque::new(),
+            owes_wake: false,
             to_read: Vec::new(),
             held_back: Vec::new(),
             looked_at: 0,
@@ -266,11 +269,12 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// Serves until it is stopped.
     pub(crate) fn run(&mut self) {
+        self.count_levels();
         while !self.stopped {
             self.turn();
         }
         self.close_everything();
-        self.front.flush();
+        self.flush_front();
     }
 
     /// One turn: wait, read and write ready sockets, take commands, continue fan-outs, check
@@ -283,21 +287,29 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.wait();
         let began = self.now;
         self.handle_ready();
-        self.front.flush();
+        self.flush_front();
         self.take_urgent();
         self.pass_backlog();
         self.take_commands();
         self.read_again();
-        self.front.flush();
+        self.flush_front();
         self.look_at_high();
         self.go_on_with_fanouts();
         self.relieve_budget();
         self.go_on_draining();
         self.expire();
-        self.front.flush();
+        self.flush_front();
         self.count_levels();
         self.stats.turns.add(1);
         self.stats.turn.record(self.net.now().since(began), 1);
+    }
+
+    /// Asks the front to look at the reports and answers so far.
+    fn flush_front(&mut self) {
+        let owes_wake = std::mem::take(&mut self.owes_wake);
+        if self.front.flush() || owes_wake {
+            self.net.wake_front();
+        }
     }
 
     fn wait(&mut self) {
@@ -327,7 +339,13 @@ impl<N: Net, F: Front> Shard<N, F> {
         let drain = self.draining.as_ref().and_then(|draining| draining.patience(self.now));
         let is_behind = drain == Some(Duration::ZERO);
         let is_busy = self.fanouts.is_busy() || !self.to_read.is_empty() || is_behind;
-        if is_busy || !self.inbox.try_sleep() {
+        if is_busy {
+            return Some(Duration::ZERO);
+        }
+        if !self.inbox.has_room_for_answer() {
+            return Some(RETRY);
+        }
+        if !self.inbox.try_sleep() {
             return Some(Duration::ZERO);
         }
         if !self.backlog.is_empty() || !self.held_back.is_empty() {
@@ -363,7 +381,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             self.handle_event(event);
         }
         self.ready_high = ready;
-        self.front.flush();
+        self.flush_front();
     }
 
     fn handle_event(&mut self, event: Ready) {
@@ -464,6 +482,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         stats.queued_bytes.set(held as u64);
         stats.fanouts.set(self.fanouts.len() as u64);
         stats.read_paused.set(self.held_back.len() as u64);
+        stats.descriptors.set(self.net.descriptors() as u64);
         if let Some(allocated_bytes) = self.settings.allocated_bytes {
             stats.allocated_bytes.set(allocated_bytes());
         }

@@ -100,7 +100,7 @@ impl Run {
         self.conns.push(conn);
         let (capacity, low) = self.draw_buffers();
         self.shard.net().set_send_buffer(peer, capacity, low);
-        if self.push(Command::Adopt(Box::new(adoption))) {
+        if self.offer(adoption) {
             self.live.push(index);
         } else {
             self.conns[index].phase = Phase::Over;

@@ -16,7 +16,7 @@ use super::secure;
 use super::shard::SimShard;
 use super::topic::TopicModel;
 use crate::budget::{Budget, Share};
-use crate::command::Command;
+use crate::command::{Adoption, Command, CreditKind};
 use crate::net::Net;
 use crate::seeded_bug::SeededBug;
 use crate::settings::ShardSettings;
@@ -331,6 +331,20 @@ impl Run {
         }
     }
 
+    /// Offers a connection, if the queue and the passage have room.
+    pub(super) fn offer(&mut self, adoption: Adoption<SimOffer>) -> bool {
+        let Some(credit) = self.shard.mailbox().try_credit(CreditKind::Control) else {
+            self.faults.note(Fault::LaneFull);
+            return false;
+        };
+        if credit.offer_quietly(Box::new(adoption)).is_err() {
+            self.faults.note(Fault::PassageFull);
+            return false;
+        }
+        self.book.position += 1;
+        true
+    }
+
     /// A connection that the front can name, if there is one.
     pub(super) fn pick_open(&mut self) -> Option<usize> {
         for _ in 0..4 {
@@ -384,6 +398,7 @@ fn settings(dice: &mut Dice) -> ShardSettings {
         message_capacity: dice.between(4, 60) as usize,
         control_capacity: dice.between(4, 60) as usize,
         reserved_capacity: dice.between(2, 6) as usize,
+        own_descriptors: dice.chance(1 << 15),
         ..ShardSettings::default()
     }
 }
@@ -399,6 +414,7 @@ fn rates(dice: &mut Dice) -> Faults {
         refusal_storm: rate(6000),
         interrupted: rate(6000),
         adopt_failed: rate(6000),
+        no_descriptor: rate(6000),
         spurious_edge: rate(6000),
         late_edge: rate(6000),
         short_wait: rate(30_000),

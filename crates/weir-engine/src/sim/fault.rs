@@ -28,6 +28,10 @@ pub enum Fault {
     ClockStill,
     /// A socket cannot be registered.
     AdoptFailed,
+    /// The shard has no free descriptor for a socket in the passage.
+    NoDescriptor,
+    /// The passage of sockets is full.
+    PassageFull,
     /// A new connection takes a slot in the turn after the slot was freed.
     SlotReuse,
     /// A slot has no generation left.
@@ -72,7 +76,7 @@ pub enum Fault {
 
 impl Fault {
     /// Every kind, in the order of its number.
-    pub const ALL: [Fault; 32] = [
+    pub const ALL: [Fault; 34] = [
         Fault::Reset,
         Fault::HalfClose,
         Fault::KernelTimeout,
@@ -85,6 +89,8 @@ impl Fault {
         Fault::ClockJump,
         Fault::ClockStill,
         Fault::AdoptFailed,
+        Fault::NoDescriptor,
+        Fault::PassageFull,
         Fault::SlotReuse,
         Fault::SlotRetired,
         Fault::Renumbered,
@@ -121,29 +127,41 @@ pub struct Faults {
     pub interrupted: u32,
     /// For an adoption: it fails.
     pub adopt_failed: u32,
+    /// For a socket in the passage: the shard has no free descriptor.
+    pub no_descriptor: u32,
     /// For a wait: it announces readiness although nothing is ready.
     pub spurious_edge: u32,
     /// For a wait: it announces readiness of a closed socket.
     pub late_edge: u32,
     /// For a wait: it announces only a part of the readiness.
     pub short_wait: u32,
-    pub(super) counts: [u64; Fault::ALL.len()],
+    pub(super) counts: Counts,
+}
+
+/// By fault.
+#[derive(Debug, Clone)]
+pub(super) struct Counts([u64; Fault::ALL.len()]);
+
+impl Default for Counts {
+    fn default() -> Self {
+        Counts([0; Fault::ALL.len()])
+    }
 }
 
 impl Faults {
     /// How often `fault` has happened.
     pub fn count(&self, fault: Fault) -> u64 {
-        self.counts[fault as usize]
+        self.counts.0[fault as usize]
     }
 
     /// Counts one `fault`.
     pub fn note(&mut self, fault: Fault) {
-        self.counts[fault as usize] += 1;
+        self.counts.0[fault as usize] += 1;
     }
 
     /// Adds the counts of other faults.
     pub fn add(&mut self, other: &Faults) {
-        for (count, more) in self.counts.iter_mut().zip(other.counts) {
+        for (count, more) in self.counts.0.iter_mut().zip(other.counts.0) {
             *count += more;
         }
     }

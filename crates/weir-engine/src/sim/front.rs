@@ -64,7 +64,8 @@ impl Front for Reports {
         Ok(())
     }
 
-    fn flush(&mut self) {
+    fn flush(&mut self) -> bool {
         self.unseen = 0;
+        false
     }
 }

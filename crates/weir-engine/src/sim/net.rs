@@ -1,16 +1,17 @@
 //! [`Net`] without a kernel: virtual time, sockets as pairs of byte streams, and edges like those
 //! of epoll.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::dice::Dice;
 use super::fault::{Fault, Faults};
 use super::link::{Link, Owner, PeerId, PeerView};
+use crate::command::Passed;
 use crate::id::Priority;
 use crate::net::{Net, Ready};
 use crate::time::Nanos;
@@ -75,8 +76,12 @@ pub struct SimNet<O = SimOffer> {
     pub announces_all: bool,
     /// Rates and counts of faults.
     pub faults: Faults,
-    _offer: std::marker::PhantomData<fn(O)>,
+    passage: SimPassage<O>,
+    wakes_front: bool,
 }
+
+/// The sockets that wait in a passage.
+pub(super) type SimPassage<O> = Arc<Mutex<VecDeque<(Passed, O)>>>;
 
 /// The least time of a turn, so that a shard that never waits does not stop the clock.
 const TURN: Duration = Duration::from_micros(1);
@@ -105,13 +110,23 @@ impl<O: Offer> SimNet<O> {
             dice: Dice::new(seed),
             announces_all: true,
             faults: Faults::default(),
-            _offer: std::marker::PhantomData,
+            passage: SimPassage::default(),
+            wakes_front: false,
         }
     }
 
     /// Makes a new connection that `offer` stands for.
     pub fn connect_with(&mut self, offer: &O) -> PeerId {
         self.link(offer.number(), Link::new(None))
+    }
+
+    pub(super) fn passage(&self) -> SimPassage<O> {
+        Arc::clone(&self.passage)
+    }
+
+    /// Whether the shard has woken the front since the last call.
+    pub(super) fn take_wake(&mut self) -> bool {
+        std::mem::take(&mut self.wakes_front)
     }
 
     fn link(&mut self, number: u64, link: Link) -> PeerId {
@@ -405,6 +420,28 @@ impl<O: Offer> Net for SimNet<O> {
         link.is_high = priority == Priority::High;
         self.raise(index);
         Ok(SimSocket(index))
+    }
+
+    fn take_passed(&mut self, passed: Passed) -> io::Result<O> {
+        let first = self.passage.lock().expect("no one panicked").pop_front();
+        let (number, offer) = first.ok_or_else(|| io::Error::from(io::ErrorKind::WouldBlock))?;
+        assert_eq!(number, passed, "commands and sockets have the same order");
+        if self.dice.chance(self.faults.no_descriptor) {
+            self.faults.note(Fault::NoDescriptor);
+            if let Some(index) = self.offers.remove(&offer.number()) {
+                self.links[index as usize].owner = Owner::Closed;
+            }
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        Ok(offer)
+    }
+
+    fn wake_front(&mut self) {
+        self.wakes_front = true;
+    }
+
+    fn descriptors(&self) -> usize {
+        0
     }
 
     fn wait(

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::link::{PeerId, PeerView};
-use super::net::{Offer, SimNet, SimOffer};
+use super::net::{Offer, SimNet, SimOffer, SimPassage};
 use crate::budget::Budget;
 use crate::command::{Command, Front, Urgent};
-use crate::mailbox::Mailbox;
+use crate::mailbox::{Mailbox, NotPassed, Pass};
 use crate::net::Net;
 use crate::seeded_bug::SeededBug;
 use crate::settings::ShardSettings;
@@ -42,13 +42,14 @@ impl<F: Front, O: Offer> SimShard<F, O> {
         front: F,
         seed: u64,
     ) -> Self {
+        let net = SimNet::new(seed);
         let (mailbox, inbox) = Mailbox::new(
             [settings.message_capacity, settings.control_capacity],
             settings.reserved_capacity,
             Box::new(|| ()), // It is stepped by hand and never sleeps.
+            settings.own_descriptors.then(|| pass_into(net.passage(), seed)),
         );
         let stats = Arc::new(ShardStats::default());
-        let net = SimNet::new(seed);
         let shard =
             Shard::new(index, net, front, inbox, settings, Arc::clone(&budget), Arc::clone(&stats));
         Self { shard, mailbox, budget, stats }
@@ -127,14 +128,16 @@ impl<F: Front, O: Offer> SimShard<F, O> {
     /// Takes one turn without letting time pass.
     pub fn turn(&mut self) {
         let now = self.now();
-        self.net().set_wait_until(now);
-        self.shard.turn();
+        self.turn_until(now);
     }
 
     /// Takes one turn that may wait until `until`.
     pub fn turn_until(&mut self, until: Nanos) {
         self.net().set_wait_until(until);
         self.shard.turn();
+        if self.net().take_wake() {
+            self.mailbox.deliver_answers();
+        }
     }
 
     /// Takes turns until there is nothing to do.
@@ -204,6 +207,18 @@ impl<F: Front, O: Offer> SimShard<F, O> {
     pub fn peer_view(&mut self, peer: PeerId) -> PeerView {
         self.net().peer_view(peer)
     }
+}
+
+/// The front's end of a passage. It holds one to three sockets, by the seed.
+fn pass_into<O: Offer>(passage: SimPassage<O>, seed: u64) -> Pass<O> {
+    Box::new(move |offer, passed| {
+        let mut passage = passage.lock().expect("no one panicked");
+        if passage.len() as u64 > seed % 3 {
+            return Err((offer, NotPassed::Full));
+        }
+        passage.push_back((passed, offer));
+        Ok(())
+    })
 }
 
 impl<F: Front> SimShard<F, SimOffer> {

@@ -1,10 +1,9 @@
 //! [`Net`] on epoll.
 
 use std::io::{self, IoSlice};
-use std::marker::PhantomData;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
 use std::time::Duration;
 
 use rustix::buffer::spare_capacity;
@@ -15,6 +14,8 @@ use rustix::net::{
     shutdown, sockopt,
 };
 
+use super::descriptors::{PassageEnd, ShardFd, has_own_table};
+use crate::command::Passed;
 use crate::id::Priority;
 use crate::net::Waker;
 use crate::net::{Net, Ready};
@@ -28,19 +29,32 @@ use crate::time::Nanos;
 /// High-priority sockets have an epoll of their own, which the shard can look at without the
 /// others. It is registered level-triggered with the main epoll, so that it ends a wait.
 pub(crate) struct Epoll {
-    epoll: OwnedFd,
-    high: OwnedFd,
-    waker: Arc<OwnedFd>,
+    epoll: ShardFd,
+    high: ShardFd,
+    waker: ShardFd,
+    own_table: Option<OwnTable>,
+    /// Sockets that the shard holds.
+    sockets: usize,
     events: Vec<epoll::Event>,
     events_high: Vec<epoll::Event>,
 }
 
+/// What connects a shard with a descriptor table of its own to the front.
+pub(crate) struct OwnTable {
+    /// The way of sockets into this table.
+    pub(crate) passage: PassageEnd,
+    /// Counts the wakes of the front.
+    pub(crate) front: FrontWaker,
+}
+
+/// Wakes the front from a shard with a descriptor table of its own. The front polls the
+/// descriptor.
+#[derive(Debug, Clone)]
+pub(crate) struct FrontWaker(Rc<ShardFd>);
+
 /// A socket of this shard. Only the shard closes it, because it cannot leave the thread.
 #[derive(Debug)]
-pub(crate) struct Socket {
-    fd: OwnedFd,
-    _stays_on_its_shard: PhantomData<*const ()>,
-}
+pub(crate) struct Socket(ShardFd);
 
 /// Events from one look at the high-priority sockets.
 const HIGH_EVENTS_MAX: usize = 256;
@@ -53,19 +67,51 @@ const SOCKET_FLAGS: EventFlags =
 
 impl Epoll {
     /// An epoll for the calling thread that listens to `waker`.
-    pub(crate) fn new(waker: Arc<OwnedFd>) -> io::Result<Epoll> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let high = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    pub(crate) fn new(waker: ShardFd, own_table: Option<OwnTable>) -> io::Result<Epoll> {
+        let epoll = ShardFd::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+        let high = ShardFd::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         let edge = EventFlags::IN | EventFlags::ET;
-        epoll::add(&epoll, &*waker, epoll::EventData::new_u64(WAKER_KEY), edge)?;
+        epoll::add(&epoll, &waker, epoll::EventData::new_u64(WAKER_KEY), edge)?;
         epoll::add(&epoll, &high, epoll::EventData::new_u64(HIGH_KEY), EventFlags::IN)?;
-        Ok(Epoll { epoll, high, waker, events: Vec::new(), events_high: Vec::new() })
+        let (events, events_high) = (Vec::new(), Vec::new());
+        Ok(Epoll { epoll, high, waker, own_table, sockets: 0, events, events_high })
     }
+
+    fn count_closed(&mut self) {
+        self.sockets -= 1;
+    }
+}
+
+/// The descriptors of a shard's own table beside sockets: standard streams, two epolls, two
+/// wakers, the passage.
+pub(crate) const OWN_TABLE_DESCRIPTORS: usize = 8;
+
+impl FrontWaker {
+    /// A waker that writes to this table's copy of the descriptor.
+    pub(crate) fn new(written: ShardFd) -> FrontWaker {
+        FrontWaker(Rc::new(written))
+    }
+
+    pub(crate) fn wake(&self) {
+        write_one(&*self.0);
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Adds one to the counter that the other side polls.
+fn write_one(counter: impl AsFd) {
+    // A full counter means that the other side has been woken already.
+    let _ = rustix::io::write(counter, &1_u64.to_ne_bytes());
 }
 
 /// Looks once, for at most `count_max` events.
 fn look(
-    epoll: &OwnedFd,
+    epoll: &ShardFd,
     events: &mut Vec<epoll::Event>,
     timeout: Option<&Timespec>,
     count_max: usize,
@@ -88,15 +134,17 @@ fn ready_of(event: epoll::Event) -> Ready {
     }
 }
 
-/// The descriptor that a waker writes to, and the waker. Any thread may use the waker.
-pub(crate) fn waker() -> io::Result<(Arc<OwnedFd>, Waker)> {
-    let waker = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-    let written = Arc::clone(&waker);
-    let wake = move || {
-        // A full counter means that the waker has been used already.
-        let _ = rustix::io::write(&*written, &1_u64.to_ne_bytes());
-    };
-    Ok((waker, Box::new(wake)))
+/// A counter that one side adds to and the other polls.
+pub(crate) fn counter() -> io::Result<OwnedFd> {
+    Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
+}
+
+/// A waker that adds to `counter`. Any thread may use it that shares the table of this one.
+pub(crate) fn waker(counter: OwnedFd) -> Waker {
+    Box::new(move || {
+        debug_assert!(!has_own_table(), "a shard wakes no shard");
+        write_one(&counter);
+    })
 }
 
 impl Net for Epoll {
@@ -113,7 +161,25 @@ impl Net for Epoll {
             Priority::Normal | Priority::Low => &self.epoll,
         };
         epoll::add(epoll, &offer, epoll::EventData::new_u64(key), SOCKET_FLAGS)?;
-        Ok(Socket { fd: offer, _stays_on_its_shard: PhantomData })
+        self.sockets += 1;
+        Ok(Socket(ShardFd::new(offer)))
+    }
+
+    fn take_passed(&mut self, passed: Passed) -> io::Result<OwnedFd> {
+        match &self.own_table {
+            Some(own_table) => own_table.passage.take(passed),
+            None => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    fn wake_front(&mut self) {
+        if let Some(own_table) = &self.own_table {
+            own_table.front.wake();
+        }
+    }
+
+    fn descriptors(&self) -> usize {
+        self.own_table.as_ref().map_or(0, |_| OWN_TABLE_DESCRIPTORS + self.sockets)
     }
 
     fn wait(
@@ -132,7 +198,7 @@ impl Net for Epoll {
             match event.data.u64() {
                 WAKER_KEY => {
                     let mut count = [0; 8];
-                    let _ = rustix::io::read(&*self.waker, &mut count);
+                    let _ = rustix::io::read(&self.waker, &mut count);
                 }
                 HIGH_KEY => {}
                 _ => ready.push(ready_of(event)),
@@ -150,40 +216,42 @@ impl Net for Epoll {
     }
 
     fn recv(&mut self, socket: &Socket, buf: &mut [u8]) -> io::Result<usize> {
-        Ok(recv(&socket.fd, buf, RecvFlags::DONTWAIT)?.0)
+        Ok(recv(socket, buf, RecvFlags::DONTWAIT)?.0)
     }
 
     fn send(&mut self, socket: &Socket, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         match bufs {
-            [buf] => Ok(send(&socket.fd, buf, flags)?),
-            bufs => Ok(sendmsg(&socket.fd, bufs, &mut SendAncillaryBuffer::default(), flags)?),
+            [buf] => Ok(send(socket, buf, flags)?),
+            bufs => Ok(sendmsg(socket, bufs, &mut SendAncillaryBuffer::default(), flags)?),
         }
     }
 
     fn shutdown_write(&mut self, socket: &Socket) {
         // This fails only if the connection is over, which the next read shows.
-        let _ = shutdown(&socket.fd, Shutdown::Write);
+        let _ = shutdown(socket, Shutdown::Write);
     }
 
     fn take_error(&mut self, socket: &Socket) -> Option<io::Error> {
-        match sockopt::socket_error(&socket.fd) {
+        match sockopt::socket_error(socket) {
             Ok(Ok(())) => None,
             Ok(Err(error)) | Err(error) => Some(error.into()),
         }
     }
 
     fn peer_addr(&self, socket: &Socket) -> Option<SocketAddr> {
-        getpeername(&socket.fd).ok().and_then(|addr| SocketAddr::try_from(addr?).ok())
+        getpeername(socket).ok().and_then(|addr| SocketAddr::try_from(addr?).ok())
     }
 
     fn close(&mut self, socket: Socket) {
         drop(socket);
+        self.count_closed();
     }
 
     fn abort(&mut self, socket: Socket) {
-        let _ = sockopt::set_socket_linger(&socket.fd, Some(Duration::ZERO));
+        let _ = sockopt::set_socket_linger(&socket, Some(Duration::ZERO));
         drop(socket);
+        self.count_closed();
     }
 }
 

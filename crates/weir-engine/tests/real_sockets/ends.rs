@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use rustix::net::sockopt::{set_socket_linger, set_tcp_user_timeout};
 use weir_engine::{
-    Adoption, Command, CreditKind, DeviceRef, Drain, DrainWhat, DropRule, Engine, Item, Nanos,
-    Origin, Priority, Report, ShardSettings, Urgent,
+    Command, CreditKind, Drain, DrainWhat, DropRule, Engine, Item, Nanos, Report, ShardSettings,
+    Urgent,
 };
 use weir_wire::CloseReason;
 
-use crate::rig::{Heard, PATIENCE, Rest, Rig, publish, send, tcp_pair, unix_pair};
+use crate::rig::{Heard, PATIENCE, Rest, Rig, adoption, publish, send, tcp_pair, unix_pair};
 
 #[test]
 fn an_orderly_end_and_a_reset_are_told_apart() {
@@ -196,21 +196,7 @@ fn a_full_table_refuses_and_has_room_again_after_an_end() {
 fn a_descriptor_that_epoll_refuses_is_reported() {
     let mut rig = Rig::start(1, &ShardSettings::default());
     let file = std::fs::File::open("/proc/self/status").expect("Linux has it");
-    rig.push(
-        0,
-        Command::Adopt(Box::new(Adoption {
-            socket: file.into(),
-            ticket: 99,
-            device: DeviceRef(0),
-            heartbeat: PATIENCE,
-            priority: Priority::Normal,
-            origin: Origin::default(),
-            publish_limited: true,
-            positions: None,
-            read_ahead: Vec::new(),
-            tls: None,
-        })),
-    );
+    rig.offer_adoption(0, adoption(file.into(), 99));
     let report = rig.wait_for(|report| matches!(report, Report::Refused { ticket: 99, .. }));
     assert!(matches!(report, Report::Refused { reason: CloseReason::SocketError, .. }));
     rig.wait_until_at_rest();

@@ -13,3 +13,6 @@ mod secure_rig;
 mod slow;
 mod topics;
 mod write;
+
+/// Shards use the descriptors of the process; `tests/own_descriptors` has the others.
+const OWN_DESCRIPTORS: bool = false;

@@ -4,16 +4,17 @@ use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use weir_engine::{
-    Adoption, Budget, Command, ConnId, DeviceRef, Engine, Front, Inspect, InspectPage, InspectWhat,
-    Item, Message, Nanos, Origin, Priority, Report, ShardSettings, ShardStats, SlowPolicy,
-    TlsAdoption, TopicId, TopicMessage, Urgent,
+    Adoption, Budget, Command, ConnId, CreditKind, DeviceRef, Engine, Front, Inspect, InspectPage,
+    InspectWhat, Item, Message, Nanos, Origin, Priority, Report, ShardSettings, ShardStats,
+    SlowPolicy, TlsAdoption, TopicId, TopicMessage, Urgent,
 };
 use weir_wire::format::Format;
 use weir_wire::hot::{Payload, Push, encode_ping_frame};
@@ -25,8 +26,11 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) const NEVER: Duration = Duration::from_secs(3600);
 const BUDGET_BYTES: usize = 64 << 20;
 
-/// The front: a channel of reports.
-struct Collect(SyncSender<Report>);
+/// The front: a channel of reports, and what holds the shard up.
+struct Collect(SyncSender<Report>, Gates);
+
+/// The next times that a shard is held up.
+type Gates = Arc<Mutex<VecDeque<(SyncSender<()>, Receiver<()>)>>>;
 
 impl Front for Collect {
     fn try_report(&mut self, report: Report) -> Result<(), Report> {
@@ -35,11 +39,23 @@ impl Front for Collect {
             Err(TrySendError::Full(report) | TrySendError::Disconnected(report)) => Err(report),
         }
     }
+
+    fn flush(&mut self) -> bool {
+        let gate = self.1.lock().expect("no one panicked").pop_front();
+        if let Some((entered, released)) = gate {
+            entered.send(()).expect("somebody waits for the shard");
+            let _ = released.recv();
+        }
+        false
+    }
 }
 
 pub(crate) struct Rig {
     pub(crate) engine: Engine,
     pub(crate) budget: Arc<Budget>,
+    /// By shard: how it wakes the front, if it has descriptors of its own.
+    wakes: Vec<Option<OwnedFd>>,
+    gates: Vec<Gates>,
     reports: Receiver<Report>,
     kept: VecDeque<Report>,
     ticket: u64,
@@ -56,12 +72,16 @@ impl Rig {
         limit.current = limit.maximum;
         setrlimit(Resource::Nofile, limit).expect("the soft limit may rise to the hard one");
         let (sender, reports) = sync_channel(room);
-        let fronts =
-            (0..shards).map(|_| (Box::new(Collect(sender.clone())) as Box<dyn Front>, None));
+        let gates: Vec<Gates> = (0..shards).map(|_| Gates::default()).collect();
+        let collect = |gates: &Gates| Box::new(Collect(sender.clone(), Arc::clone(gates)));
+        let fronts = gates.iter().map(|gates| (collect(gates) as Box<dyn Front>, None)).collect();
         let budget = Budget::new(BUDGET_BYTES);
-        let engine = Engine::start(settings, Arc::clone(&budget), fronts.collect());
-        let engine = engine.expect("threads and epolls can be had");
-        Rig { engine, budget, reports, kept: VecDeque::new(), ticket: 0 }
+        let own_descriptors = crate::OWN_DESCRIPTORS;
+        let settings = ShardSettings { own_descriptors, ..settings.clone() };
+        let engine = Engine::start(&settings, Arc::clone(&budget), fronts);
+        let mut engine = engine.expect("threads and epolls can be had");
+        let wakes = (0..shards).map(|shard| engine.take_wakes(shard)).collect();
+        Rig { engine, budget, wakes, gates, reports, kept: VecDeque::new(), ticket: 0 }
     }
 
     pub(crate) fn stats(&self, shard: usize) -> &ShardStats {
@@ -92,22 +112,24 @@ impl Rig {
         tls: Option<Box<TlsAdoption>>,
     ) -> u64 {
         self.ticket += 1;
-        self.push(
-            shard,
-            Command::Adopt(Box::new(Adoption {
-                socket,
-                ticket: self.ticket,
-                device: DeviceRef(u32::try_from(self.ticket).expect("few connections")),
-                heartbeat: rest.heartbeat,
-                priority: rest.priority,
-                origin: Origin { format: rest.format, ..Origin::default() },
-                publish_limited: true,
-                positions: rest.tells_positions.then(Vec::new),
-                read_ahead: rest.read_ahead.to_vec(),
-                tls,
-            })),
-        );
+        let adoption = Adoption {
+            heartbeat: rest.heartbeat,
+            priority: rest.priority,
+            origin: Origin { format: rest.format, ..Origin::default() },
+            positions: rest.tells_positions.then(Vec::new),
+            read_ahead: rest.read_ahead.to_vec(),
+            tls,
+            ..adoption(socket, self.ticket)
+        };
+        self.offer_adoption(shard, adoption);
         self.ticket
+    }
+
+    pub(crate) fn offer_adoption(&self, shard: usize, adoption: Adoption<OwnedFd>) {
+        let mailbox = self.engine.mailbox(shard);
+        let credit = mailbox.try_credit(CreditKind::Control).expect("the queue has room");
+        assert!(credit.offer_quietly(Box::new(adoption)).is_ok(), "the passage has room");
+        mailbox.wake();
     }
 
     pub(crate) fn adopted(&mut self, asked: u64) -> ConnId {
@@ -115,6 +137,11 @@ impl Rig {
             |report| matches!(report, Report::Adopted { ticket, .. } if *ticket == asked),
         );
         let Report::Adopted { conn, .. } = report else { panic!("not an adoption") };
+        self.welcome(conn)
+    }
+
+    /// Welcomes an adopted connection.
+    pub(crate) fn welcome(&mut self, conn: ConnId) -> ConnId {
         // The devices of these tests do not look for `Welcome`.
         self.push(conn.shard(), Command::Welcome(conn, Box::default()));
         self.wait_until("its welcome", |rig| rig.engine.mailbox(conn.shard()).depth() == 0);
@@ -255,6 +282,10 @@ impl Rig {
         let reply = Box::new(move |page| sender.send(page).expect("somebody waits for the page"));
         let sent = self.engine.mailbox(shard).try_urgent(Urgent::Inspect(Inspect { what, reply }));
         assert!(sent.is_ok(), "the reserved queue has room");
+        if let Some(wakes) = &self.wakes[shard] {
+            wait_for_wake(wakes);
+            self.engine.mailbox(shard).deliver_answers();
+        }
         page.recv_timeout(PATIENCE).expect("a page comes")
     }
 
@@ -269,6 +300,14 @@ impl Rig {
     pub(crate) fn ask_to_hold_up(&self, shard: usize) -> (SyncSender<()>, Receiver<()>) {
         let (release, released) = sync_channel::<()>(1);
         let (sender, entered) = sync_channel(1);
+        if self.wakes[shard].is_some() {
+            // Answers do not run on the shard's thread.
+            self.gates[shard].lock().expect("no one panicked").push_back((sender, released));
+            let nobody = Urgent::Close(ConnId::from_u64(0), CloseReason::ClosedByOperator);
+            let sent = self.engine.mailbox(shard).try_urgent(nobody);
+            assert!(sent.is_ok(), "the reserved queue has room");
+            return (release, entered);
+        }
         let reply = Box::new(move |_| {
             sender.send(()).expect("somebody waits for the shard");
             let _ = released.recv();
@@ -278,6 +317,30 @@ impl Rig {
         assert!(sent.is_ok(), "the reserved queue has room");
         (release, entered)
     }
+}
+
+/// An adoption of a device over frames.
+pub(crate) fn adoption(socket: OwnedFd, ticket: u64) -> Adoption<OwnedFd> {
+    Adoption {
+        socket,
+        ticket,
+        device: DeviceRef(u32::try_from(ticket).expect("few connections")),
+        heartbeat: NEVER,
+        priority: Priority::Normal,
+        origin: Origin::default(),
+        publish_limited: true,
+        positions: None,
+        read_ahead: Vec::new(),
+        tls: None,
+    }
+}
+
+/// Waits until a shard with descriptors of its own wakes the front.
+pub(crate) fn wait_for_wake(wakes: &OwnedFd) {
+    let timeout = Timespec::try_from(PATIENCE).expect("a short time");
+    let mut polled = [PollFd::new(wakes, PollFlags::IN)];
+    assert_eq!(poll(&mut polled, Some(&timeout)), Ok(1), "the shard wakes the front");
+    let _ = rustix::io::read(wakes, &mut [0; 8]);
 }
 
 /// What an adoption carries beside the socket.

@@ -5,7 +5,9 @@ use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use weir_engine::{Adoption, Command, Credit, Mailbox, Origin, Priority, TlsAdoption};
+use weir_engine::{
+    Adoption, Credit, Mailbox, NotOffered, NotPassed, Origin, Priority, TlsAdoption,
+};
 use weir_wire::v1::Subscribe;
 
 use crate::auth::Term;
@@ -53,6 +55,21 @@ pub(crate) struct Pending {
     pub(crate) _charge: PeerCharge,
 }
 
+/// A connection that a shard was not offered, and why.
+pub(crate) enum NotAsked<'a> {
+    /// The shard has been told to close all.
+    Closed(Offer),
+    /// The socket did not enter the passage to the shard. It may be offered again.
+    NotPassed(NotPassed, Box<Unasked<'a>>),
+}
+
+/// A connection that may be offered again, with the credit for it.
+pub(crate) struct Unasked<'a> {
+    pub(crate) credit: Credit<'a, OwnedFd>,
+    pub(crate) offer: Offer,
+    pub(crate) pending: Box<Pending>,
+}
+
 #[derive(Default)]
 struct Inner {
     pending: HashMap<u64, Box<Pending>, foldhash::fast::RandomState>,
@@ -69,23 +86,21 @@ impl PendingAdoptions {
     ///
     /// The shard still sleeps afterwards. `Ok(true)` tells the caller to wake it with
     /// [`PendingAdoptions::ring`], for all offers until then.
-    pub(crate) fn offer(
+    pub(crate) fn offer<'a>(
         &self,
-        credit: Credit<'_, OwnedFd>,
+        credit: Credit<'a, OwnedFd>,
         offer: Offer,
         mut pending: Box<Pending>,
-    ) -> Result<bool, Offer> {
+    ) -> Result<bool, NotAsked<'a>> {
         let mut inner = self.lock();
         if inner.closed {
-            return Err(offer);
+            return Err(NotAsked::Closed(offer));
         }
         let Offer { socket, read_ahead, tls } = offer;
         let ticket = inner.next;
-        inner.next += 1;
         let (device, heartbeat) = (pending.pin.device(), pending.heartbeat);
         let (priority, origin) = (pending.priority, pending.origin);
         let (publish_limited, positions) = (pending.publish_limited, pending.positions.take());
-        inner.pending.insert(ticket, pending);
         let adoption = Adoption {
             socket,
             ticket,
@@ -98,7 +113,18 @@ impl PendingAdoptions {
             read_ahead,
             tls,
         };
-        credit.push_quietly(Command::Adopt(Box::new(adoption)));
+        if let Err(NotOffered { credit, adoption, cause }) =
+            credit.offer_quietly(Box::new(adoption))
+        {
+            let Adoption { socket, positions, read_ahead, tls, .. } = *adoption;
+            pending.positions = positions;
+            let offer = Offer { socket, read_ahead, tls };
+            return Err(NotAsked::NotPassed(cause, Box::new(Unasked { credit, offer, pending })));
+        }
+        inner.next += 1;
+        pending.unsettled.note_offered();
+        // The shard's answer is taken under the same lock.
+        inner.pending.insert(ticket, pending);
         Ok(!std::mem::replace(&mut inner.is_ringer_there, true))
     }
 

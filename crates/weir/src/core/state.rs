@@ -20,7 +20,7 @@ use crate::core::drain::Drains;
 use crate::core::events::Bus;
 use crate::core::idempotency::Idempotency;
 use crate::core::node::ClusterNode;
-use crate::limits::admission::Admission;
+use crate::limits::admission::{Admission, TableLimits};
 use crate::limits::http_ledger::HttpShare;
 use crate::limits::rates::Rates;
 use crate::observe::access::AccessLog;
@@ -122,14 +122,14 @@ impl Topics {
 }
 
 impl SharedState {
-    /// `sockets_max` is the number of device sockets for which file descriptors are left.
+    /// `tables` tells for how many device sockets there are descriptors.
     pub(crate) fn new(
         config: Config,
         engine: Engine,
         (doorkeepers, topics): (Doorkeepers, Topics),
         access_log: AccessLog,
         counters: Arc<Counters>,
-        sockets_max: usize,
+        tables: TableLimits,
     ) -> Arc<SharedState> {
         let Doorkeepers { tls, auth, device_store } = doorkeepers;
         let activator =
@@ -155,7 +155,7 @@ impl SharedState {
                 Arc::clone(&counters),
                 &engine,
                 draining.subscribe(),
-                sockets_max,
+                tables,
             ),
             publish_rates: Rates::new(limits.publishes_per_second, limits.publish_burst),
             idempotency: Idempotency::new(engine.budget(), limits.idempotency_keys_max),

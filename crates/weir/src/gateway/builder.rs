@@ -19,6 +19,7 @@ use crate::cluster::{self, BrokerEvents, OpenBroker};
 use crate::core::handle::{FromDevice, Handle, OnPublish, Refusal};
 use crate::core::publishing::Publishing;
 use crate::core::state::{Doorkeepers, SharedState, Topics};
+use crate::limits::admission::TableLimits;
 use crate::observe::access::AccessLog;
 use crate::observe::counters::Counters;
 use crate::provisioning::device_store::DeviceStore;
@@ -181,11 +182,13 @@ impl GatewayBuilder {
         let retention_bytes = config.retention_bytes(&resources);
         let budget = Budget::with_retention(budget_bytes, retention_bytes);
         let own = OwnNode::default();
-        let given = (depths, own.clone());
+        let shard_sockets_max = admission::shard_sockets_max(&config.engine, open_files.soft);
+        let given = ((depths, own.clone()), shard_sockets_max);
         let (engine, queues) = start_shards(&config, given, allocated_bytes, budget, &shards)?;
         let own_fds = admin::open_fds().unwrap_or(OWN_DESCRIPTORS);
-        let sockets_max = admission::sockets_max(open_files.soft, own_fds);
-        let connections_max = admission::connections_max(&config.limits, sockets_max, shards.len());
+        let front = admission::sockets_max(open_files.soft, own_fds);
+        let tables = TableLimits { front, shard: shard_sockets_max };
+        let connections_max = admission::connections_max(&config.limits, tables, shards.len());
         let started = Started {
             tcp: addrs(&listeners, Transport::Tcp, Spoken::Frames),
             tls: addrs(&listeners, Transport::Tls, Spoken::Frames),
@@ -207,7 +210,7 @@ impl GatewayBuilder {
         let topics = start_topics(&config, (&engine, own), &counters, broker).await?;
         let events = topics.events.clone();
         let shared =
-            SharedState::new(*config, engine, (doors, topics), access_log, counters, sockets_max);
+            SharedState::new(*config, engine, (doors, topics), access_log, counters, tables);
         join_cluster(&shared, events).await;
         let handle = Handle::new(shared, on_publish);
         let udp = udp::start(&handle, udp).map_err(StartError::Udp)?;

@@ -129,7 +129,8 @@ pub struct Started {
     /// The limit on open files, after raising it.
     pub open_files: OpenFiles,
     /// The limit on settled connections: `limits.connections_max`, or less if the limit on open
-    /// files has no room for so many.
+    /// files has no room for so many. With `engine.own_descriptors` that limit counts for each
+    /// shard.
     pub connections_max: usize,
     /// Buffer sizes of a device's socket.
     pub buffers: Buffers,
@@ -339,6 +340,7 @@ impl Started {
             open_files_soft = soft,
             open_files_hard = hard,
             connections_max = self.connections_max,
+            own_descriptors = config.engine.own_descriptors,
             send_buffer_bytes = self.buffers.send_bytes,
             recv_buffer_bytes = self.buffers.recv_bytes,
             "listening"
@@ -437,16 +439,19 @@ async fn bind_admin(
 
 fn start_shards(
     config: &Config,
-    (depths, node): (Depths, OwnNode),
+    ((depths, node), shard_sockets_max): ((Depths, OwnNode), Option<usize>),
     allocated_bytes: Option<fn() -> u64>,
     budget: Arc<Budget>,
     pins: &[Option<usize>],
 ) -> Result<(Engine, Vec<Reports>), StartError> {
     let (limits, connection) = (&config.limits, &config.connection);
+    let own_descriptors = shard_sockets_max.is_some();
+    let room = shard_sockets_max.unwrap_or(usize::MAX);
     let settings = ShardSettings {
         node,
+        own_descriptors,
         // A shard alone may reach the limit; the front enforces it for all shards together.
-        connections_max: limits.connections_max.min(ConnId::SLOTS_MAX),
+        connections_max: limits.connections_max.min(ConnId::SLOTS_MAX).min(room),
         topics_per_connection_max: limits.topics_per_connection_max,
         frame_bytes_max: limits.frame_bytes_max,
         low_watermark_bytes: connection.low_watermark_bytes,
@@ -467,11 +472,17 @@ fn start_shards(
     let mut queues = Vec::with_capacity(pins.len());
     let mut fronts: Vec<(Box<dyn Front>, Option<usize>)> = Vec::with_capacity(pins.len());
     for pin in pins {
-        let (reporter, reports) = reports::queue(depths.reports);
+        let (reporter, reports) = reports::queue(depths.reports, own_descriptors);
         fronts.push((Box::new(reporter), *pin));
         queues.push(reports);
     }
-    let engine = Engine::start(&settings, budget, fronts).map_err(StartError::Shards)?;
+    let mut engine = Engine::start(&settings, budget, fronts).map_err(StartError::Shards)?;
+    for (shard, reports) in queues.iter_mut().enumerate() {
+        if let Some(wakes) = engine.take_wakes(shard) {
+            let mailbox = engine.mailbox(shard).clone();
+            reports.wake_by(wakes, mailbox).map_err(StartError::Shards)?;
+        }
+    }
     Ok((engine, queues))
 }
 

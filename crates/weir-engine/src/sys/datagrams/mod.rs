@@ -98,8 +98,7 @@ impl DatagramSocket {
             }
         }
         bind(&fd, &addr)?;
-        let (waker, _) = super::waker()?;
-        Ok(DatagramSocket { fd, waker })
+        Ok(DatagramSocket { fd, waker: Arc::new(super::counter()?) })
     }
 
     /// The address that it is bound to.

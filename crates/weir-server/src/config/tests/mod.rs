@@ -114,7 +114,11 @@ fn what_is_wrong_in_a_file_is_said_with_its_place() {
         // Types.
         (
             "[threads]\nshards = \"two\"\n",
-            "f.toml:2:10: threads.shards = \"two\": allowed is a whole number, \
+            "f.toml:2:10: threads.shards = \"two\": allowed is a whole number, 0 to 256",
+        ),
+        (
+            "[threads]\nfront = \"two\"\n",
+            "f.toml:2:9: threads.front = \"two\": allowed is a whole number, \
              up to four for each processor and 256 at most",
         ),
         (

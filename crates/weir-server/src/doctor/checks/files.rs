@@ -18,6 +18,14 @@ pub(super) fn open_files(input: &Input<'_>) -> Option<Check> {
     if nr_open < needed {
         mend.insert(0, sysctl("fs.nr_open", needed.next_power_of_two()));
     }
+    // The limit counts for each shard that has a descriptor table of its own.
+    let shards = input.wanted.div_ceil(hard.saturating_sub(SHARD_KEPT).max(1));
+    if shards <= SHARDS_MAX {
+        let shards = shards.max(input.started.shards.len() as u64);
+        mend.push(format!(
+            "or, under this limit: engine.own_descriptors = true and threads.shards = {shards}"
+        ));
+    }
     Some(Check::new("open_files", why, found).holds((room, input.wanted), mend))
 }
 
@@ -39,3 +47,6 @@ fn shown(limit: u64) -> String {
 
 /// The gateway's own files, and some for its admin API.
 const KEPT: u64 = 1_024;
+/// The files of a shard that has a table of its own, and some for connections that linger.
+const SHARD_KEPT: u64 = 32;
+const SHARDS_MAX: u64 = 256;

@@ -131,6 +131,11 @@ fn too_few_open_files_are_found() {
         found(&[("proc/self/limits", limits)], |_, started| started.connections_max = 160, &[]);
     check_wrong(&checks, &[("open_files", Some(160), mend)]);
     assert_eq!(checks[0].found, "256 soft, 256 hard");
+    assert_eq!(checks[0].mend.len(), 2, "there cannot be so many shards");
+    let limits = "Max open files            20000                20000                files\n";
+    let checks = found(&[("proc/self/limits", limits)], |_, _| {}, &[]);
+    let last = "or, under this limit: engine.own_descriptors = true and threads.shards = 6";
+    assert_eq!(checks[0].mend.last().map(String::as_str), Some(last));
     check(
         &[("proc/sys/fs/nr_open", "65536"), ("proc/self/limits", "Max open files 1 65536 files\n")],
         &[("open_files", Some(65_136), "sysctl -w fs.nr_open='131072'")],

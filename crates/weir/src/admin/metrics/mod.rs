@@ -6,6 +6,7 @@
 mod auth;
 mod cluster;
 mod connections;
+mod descriptors;
 mod families;
 mod http;
 mod presence;
@@ -80,6 +81,7 @@ impl Collector for Gateway {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut families = Families::new(encoder);
         self.connections(&mut families)?;
+        self.descriptors(&mut families)?;
         self.front(&mut families)?;
         self.auth(&mut families)?;
         self.cluster(&mut families)?;

@@ -49,6 +49,8 @@ crate::config_table! {
         admin: AdminConfig;
         /// Threads and processors.
         threads: ThreadsConfig;
+        /// How shards use the kernel.
+        engine: EngineConfig;
         /// Memory for messages that wait for sockets, and for messages that topics keep.
         memory: MemoryConfig;
         /// Limits on numbers and sizes. A request beyond a limit is refused and counted.
@@ -100,15 +102,26 @@ crate::config_table! {
     pub struct ThreadsConfig {
         /// Shards: threads that hold connections. 0: one for each processor that affinity mask and
         /// cgroup quota allow.
-        shards: usize, unit("threads"),
-            allowed("up to four for each processor and {SHARDS_MAX} at most");
+        /// More than processors help only with `engine.own_descriptors`.
+        shards: usize, range(0..=SHARDS_MAX), unit("threads");
         /// Threads for handshakes, the router and the admin API. 0: chosen by the number of
         /// processors.
         front: usize, unit("threads"),
-            allowed("up to four for each processor and {SHARDS_MAX} at most");
+            allowed("up to four for each processor and {FRONT_MAX} at most");
         /// Whether each shard stays on one processor of the inherited affinity mask. Turn it off if
         /// other programs use the same processors.
         pin: bool = true;
+    }
+}
+
+crate::config_table! {
+    /// Section `[engine]`.
+    pub struct EngineConfig {
+        /// Whether each shard has a descriptor table of its own. The limit on open files then
+        /// counts for each shard, and once more for all that is not settled. So a process holds as
+        /// many connections as all its shards together: under a limit of 20,000, about 19,980 for
+        /// each of `threads.shards`. Needs Linux 5.9.
+        own_descriptors: bool;
     }
 }
 
@@ -171,7 +184,9 @@ impl Config {
 /// A signed token with its claims has at most a few KiB.
 const TOKEN_BYTES_MAX: usize = 4_096;
 /// A connection's id has 8 bits for the index of the shard.
-const SHARDS_MAX: usize = 256;
+const SHARDS_MAX: u64 = 256;
+/// Front threads.
+const FRONT_MAX: usize = 256;
 /// No server has more names.
 const HOSTS_MAX: u64 = 256;
 const HOSTS_REASON: &str = ": every request is compared with all of them";

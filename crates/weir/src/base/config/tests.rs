@@ -99,8 +99,8 @@ fn tokens_are_checked_and_never_shown() {
 #[test]
 fn every_number_has_its_range() {
     check(|c| c.listen.accept_backlog = 0, "listen.accept_backlog", "1 to 65535");
-    check(|c| c.threads.shards = 8, "", "");
-    check(|c| c.threads.shards = 9, "threads.shards", "0 to 8");
+    check(|c| c.threads.shards = 256, "", "");
+    check(|c| c.threads.shards = 257, "threads.shards", "0 to 256");
     check(|c| c.threads.front = 9, "threads.front", "0 to 8");
     check(|c| c.memory.budget_bytes = 1000, "memory.budget_bytes", "at least 1048576");
     check(|c| c.memory.budget_bytes = 8 << 20, "", "");

@@ -77,6 +77,7 @@ impl Shard {
                 clients.hear(conn, presence(message.frame()));
             }
             other @ (Command::Adopt(_)
+            | Command::AdoptPassed(_)
             | Command::Broadcast(_)
             | Command::Evict(..)
             | Command::Welcome(..)

@@ -18,10 +18,10 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 use tracing::debug;
 use weir_engine::tls::Alert;
-use weir_engine::{Credit, Origin};
+use weir_engine::{Credit, NotPassed, Origin};
 use weir_store::Millis;
 use weir_wire::format::Format;
 use weir_wire::v1::{ClientMessage, Hello, Subscribe, client_message::Kind};
@@ -41,7 +41,7 @@ use crate::base::read_buffer::ReadBuffer;
 use crate::base::workers::behind_the_others;
 use crate::connection::farewell::{Farewell, turn_away};
 use crate::connection::linger::{Linger, SHORT, TlsEnd, say_last};
-use crate::core::adoptions::{Offer, Pending};
+use crate::core::adoptions::{NotAsked, Offer, Pending, Unasked};
 use crate::core::state::SharedState;
 use crate::limits::admission::Unsettled;
 use crate::observe::counters::ConnectRefuseCause;
@@ -314,13 +314,49 @@ async fn settle(
             behind_the_others().await;
             shared.adoptions[shard].ring(shared.mailbox(shard));
         }
-        Err(offer) => {
-            shared.admission.release(shard);
-            shared.counters().count_closed(CloseReason::Draining);
-            say_goodbye_for_shard(offer, format, CloseReason::Draining);
-        }
+        Err(not_asked) => Box::pin(offer_again(shared, shard, format, not_asked)).await,
     }
     Ok(())
+}
+
+/// Offers a connection again until its socket enters the passage to its shard. If that takes too
+/// long, or the shard takes no more connections, the connection is told.
+async fn offer_again(
+    shared: &SharedState,
+    shard: usize,
+    format: Format,
+    mut not_asked: NotAsked<'_>,
+) {
+    let began = Instant::now();
+    let mut pause = OFFER_PAUSE_MIN;
+    let (offer, reason) = loop {
+        let Unasked { credit, offer, pending } = match not_asked {
+            NotAsked::Closed(offer) => break (offer, CloseReason::Draining),
+            NotAsked::NotPassed(cause, unasked) => {
+                shared.counters().count_not_passed(cause);
+                let refused = match cause {
+                    NotPassed::Ended => break (unasked.offer, CloseReason::Internal),
+                    NotPassed::Full => ConnectRefuseCause::Mailbox,
+                    NotPassed::InFlight => ConnectRefuseCause::Descriptors,
+                };
+                if began.elapsed() >= OFFER_TIMEOUT {
+                    let reason = unasked.pending.unsettled.refuse(refused);
+                    break (unasked.offer, reason);
+                }
+                *unasked
+            }
+        };
+        sleep(pause).await;
+        pause = (pause * 2).min(OFFER_PAUSE_MAX);
+        match shared.adoptions[shard].offer(credit, offer, pending) {
+            Ok(false) => return,
+            Ok(true) => return shared.adoptions[shard].ring(shared.mailbox(shard)),
+            Err(again) => not_asked = again,
+        }
+    };
+    shared.admission.release(shard);
+    shared.counters().count_closed(reason);
+    say_goodbye_for_shard(offer, format, reason);
 }
 
 /// Chooses a shard, counts the connection there, and waits for room in its mailbox.
@@ -505,6 +541,9 @@ async fn say_goodbye(mut stream: Stream, last: &[u8], reason: CloseReason) {
 const LINGER_TIMEOUT: Duration = if cfg!(test) { Duration::from_secs(60) } else { SHORT.time };
 /// A mailbox that stays full for so long shows that the server is overloaded.
 const OFFER_TIMEOUT: Duration = Duration::from_secs(5);
+/// A turn of a busy shard takes about this long.
+const OFFER_PAUSE_MIN: Duration = Duration::from_millis(1);
+const OFFER_PAUSE_MAX: Duration = Duration::from_millis(16);
 
 #[cfg(test)]
 mod tests {

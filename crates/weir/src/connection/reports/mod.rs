@@ -1,12 +1,19 @@
 //! The reports from the shards: one bounded queue for each shard.
+//!
+//! A shard with descriptors of its own cannot wake a task, because that may write to a descriptor
+//! of the runtime. It adds to a counter instead, which the front polls.
 
+use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::{TryRecvError, TrySendError};
-use weir_engine::{Front, Report};
+use weir_engine::{Front, Mailbox, Report};
 
 /// The shard's end.
 pub(crate) struct Reporter {
@@ -14,12 +21,22 @@ pub(crate) struct Reporter {
     room: Arc<Room>,
     /// The queue has reports that the front has not been woken for.
     is_silent: bool,
+    /// The shard wakes the front itself.
+    is_woken_by_shard: bool,
 }
 
 /// The front's end.
 pub(crate) struct Reports {
     queue: mpsc::Receiver<Report>,
     room: Arc<Room>,
+    /// Present if the shard has descriptors of its own.
+    wakes: Option<Wakes>,
+}
+
+/// The wakes of a shard that has descriptors of its own, and the mailbox that its answers wait in.
+struct Wakes {
+    counter: AsyncFd<OwnedFd>,
+    mailbox: Mailbox<OwnedFd>,
 }
 
 /// The state of the queue that both ends share.
@@ -35,12 +52,14 @@ pub(crate) struct Room {
     waker: Notify,
 }
 
-/// A queue of `capacity` reports for one shard.
-pub(crate) fn queue(capacity: usize) -> (Reporter, Reports) {
+/// A queue of `capacity` reports for one shard. With `is_woken_by_shard` the shard wakes the front
+/// itself; [`Reports::wake_by`] tells how.
+pub(crate) fn queue(capacity: usize, is_woken_by_shard: bool) -> (Reporter, Reports) {
     let (sender, receiver) = mpsc::channel(capacity);
     let room = Arc::new(Room::default());
-    let reporter = Reporter { queue: sender, room: Arc::clone(&room), is_silent: false };
-    (reporter, Reports { queue: receiver, room })
+    let reporter =
+        Reporter { queue: sender, room: Arc::clone(&room), is_silent: false, is_woken_by_shard };
+    (reporter, Reports { queue: receiver, room, wakes: None })
 }
 
 impl Front for Reporter {
@@ -54,10 +73,12 @@ impl Front for Reporter {
         self.try_once(report)
     }
 
-    fn flush(&mut self) {
-        if std::mem::take(&mut self.is_silent) {
+    fn flush(&mut self) -> bool {
+        let must_wake = std::mem::take(&mut self.is_silent);
+        if must_wake && !self.is_woken_by_shard {
             self.room.waker.notify_one();
         }
+        must_wake && self.is_woken_by_shard
     }
 }
 
@@ -65,7 +86,9 @@ impl Drop for Reporter {
     fn drop(&mut self) {
         // Replacing the sender closes the queue; the front sees that when it wakes.
         self.queue = mpsc::channel(1).0;
-        self.room.waker.notify_one();
+        if !self.is_woken_by_shard {
+            self.room.waker.notify_one();
+        }
     }
 }
 
@@ -94,22 +117,61 @@ impl Reports {
         &self.room
     }
 
-    /// Takes the next reports, at most [`BATCH_REPORTS`]; `false` at the end. Safe to drop while it
-    /// waits.
+    /// Takes the next reports, at most [`BATCH_REPORTS`]; `false` at the end. It also delivers the
+    /// answers of a shard with descriptors of its own. Safe to drop while it waits.
     pub(crate) async fn receive(&mut self, batch: &mut Vec<Report>) -> bool {
         loop {
+            self.deliver_answers();
             while batch.len() < BATCH_REPORTS {
                 match self.queue.try_recv() {
                     Ok(report) => batch.push(report),
                     Err(TryRecvError::Empty) => break,
-                    Err(TryRecvError::Disconnected) => return !batch.is_empty(),
+                    Err(TryRecvError::Disconnected) => {
+                        self.deliver_answers();
+                        return !batch.is_empty();
+                    }
                 }
             }
             if !batch.is_empty() {
                 return true;
             }
-            self.room.waker.notified().await;
+            self.wait().await;
         }
+    }
+
+    fn deliver_answers(&self) {
+        if let Some(wakes) = &self.wakes {
+            wakes.mailbox.deliver_answers();
+        }
+    }
+
+    /// Waits until the shard has something to say.
+    async fn wait(&self) {
+        let Some(wakes) = &self.wakes else {
+            return self.room.waker.notified().await;
+        };
+        match wakes.counter.readable().await {
+            // The next wake is a new edge, so nobody has to read the counter.
+            Ok(mut ready) => ready.clear_ready(),
+            // The runtime ends, and so does this task.
+            Err(_) => std::future::pending().await,
+        }
+    }
+
+    /// Has the front woken by a shard with descriptors of its own, through this counter. Call it on
+    /// the runtime.
+    pub(crate) fn wake_by(
+        &mut self,
+        counter: OwnedFd,
+        mailbox: Mailbox<OwnedFd>,
+    ) -> io::Result<()> {
+        #[expect(
+            deprecated,
+            reason = "unsound where a type changes its descriptor; a counter keeps it"
+        )]
+        let counter = AsyncFd::with_interest(counter, Interest::READABLE)?;
+        self.wakes = Some(Wakes { counter, mailbox });
+        Ok(())
     }
 }
 

@@ -1,6 +1,12 @@
-//! The queue of reports when it is full.
+//! The queue of reports when it is full, and what comes beside it.
 
-use weir_engine::{ConnId, DeviceRef, Origin};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use weir_engine::{
+    Budget, Command, ConnId, DeviceRef, Engine, Inspect, InspectPage, InspectWhat, Origin,
+    ShardSettings, Urgent,
+};
 
 use super::*;
 
@@ -16,7 +22,7 @@ fn received(bytes: usize) -> Report {
 
 #[tokio::test]
 async fn a_full_queue_gives_back_and_is_noted() {
-    let (mut reporter, mut reports) = queue(2);
+    let (mut reporter, mut reports) = queue(2, false);
     assert!(reporter.try_report(Report::Drained { number: 1 }).is_ok());
     assert!(reporter.try_report(Report::Drained { number: 1 }).is_ok());
     assert!(!reports.room.take_awaited());
@@ -28,7 +34,7 @@ async fn a_full_queue_gives_back_and_is_noted() {
 
 #[tokio::test]
 async fn frames_from_devices_have_a_bound_and_the_rest_passes_them() {
-    let (mut reporter, mut reports) = queue(1000);
+    let (mut reporter, mut reports) = queue(1000, false);
     // A single frame always fits.
     assert!(reporter.try_report(received(2 * RECEIVED_BYTES_MAX)).is_ok());
     assert!(reporter.try_report(received(1)).is_err());
@@ -46,7 +52,34 @@ async fn frames_from_devices_have_a_bound_and_the_rest_passes_them() {
 
 #[test]
 fn nobody_is_left_to_tell() {
-    let (mut reporter, reports) = queue(1);
+    let (mut reporter, reports) = queue(1, false);
     drop(reports);
     assert!(reporter.try_report(Report::Drained { number: 1 }).is_ok());
+}
+
+/// Under load there are always reports, and an answer must not wait for their end.
+#[tokio::test]
+async fn answers_of_a_shard_with_descriptors_of_its_own_come_beside_reports() {
+    let (reporter, mut reports) = queue(8, true);
+    let settings = ShardSettings { own_descriptors: true, ..ShardSettings::default() };
+    let fronts: Vec<(Box<dyn Front>, _)> = vec![(Box::new(reporter), None)];
+    let mut engine = Engine::start(&settings, Budget::new(1 << 20), fronts).unwrap();
+    let mailbox = engine.mailbox(0).clone();
+    reports.wake_by(engine.take_wakes(0).unwrap(), mailbox.clone()).unwrap();
+    let (sender, mut answer) = oneshot::channel();
+    let reply = Box::new(move |page: InspectPage| drop(sender.send(page)));
+    let what = InspectWhat::One(ConnId::from_u64(0));
+    assert!(mailbox.try_urgent(Urgent::Inspect(Inspect { what, reply })).is_ok());
+    assert!(mailbox.try_push(Command::EndDrain(1)).is_ok());
+    // The shard has carried out both.
+    while mailbox.depth() > 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert!(answer.try_recv().is_err(), "no other thread has answered");
+    let mut batch = Vec::new();
+    assert!(reports.receive(&mut batch).await);
+    assert!(matches!(batch[..], [Report::Drained { number: 1 }]));
+    assert!(answer.try_recv().is_ok());
+    engine.stop();
+    assert!(!reports.receive(&mut Vec::new()).await, "the shard has woken the front at its end");
 }

@@ -19,7 +19,7 @@ use tracing::warn;
 use weir_engine::{Budget, ConnId, Engine, Origin, ShardStats, Share, Transport};
 use weir_wire::CloseReason;
 
-use crate::base::config::{Config, LimitsConfig};
+use crate::base::config::{Config, EngineConfig, LimitsConfig};
 use crate::base::model::Spoken;
 use crate::base::threads::LimitedMemory;
 use crate::limits::assignments::Assignments;
@@ -38,10 +38,10 @@ pub(crate) struct Admission {
     draining: watch::Receiver<bool>,
     assignments: Assignments,
     unsettled_max: usize,
-    /// Sockets of devices for which the limit on open files has room.
-    sockets_max: usize,
-    /// Sockets of devices: accepted, and not reported closed. The shards' cells count the lingering
-    /// ones.
+    tables: TableLimits,
+    /// Sockets of devices in the front's descriptor table: accepted, and not reported closed. The
+    /// shards' cells count the lingering ones. If shards have descriptors of their own, sockets
+    /// leave the table with the offer to a shard.
     sockets: AtomicUsize,
     /// The memory that connections take beside the byte budget: the kernel's for their sockets, and
     /// that of our tables.
@@ -81,6 +81,19 @@ pub(crate) struct Unsettled {
     /// Whether it counts among the unsettled connections.
     is_waiting: bool,
     is_settled: bool,
+    /// Whether its socket is in the front's descriptor table.
+    is_on_front: bool,
+}
+
+/// The sockets of devices for which descriptor tables have room.
+///
+/// Shape: `usize::MAX` if there is no limit on open files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TableLimits {
+    /// In the table of the front, which shards without descriptors of their own use too.
+    pub(crate) front: usize,
+    /// In the table of each shard, if it has one of its own.
+    pub(crate) shard: Option<usize>,
 }
 
 /// A second descriptor that counts among the sockets of devices, in addition to a connection's
@@ -112,27 +125,29 @@ struct Goodbyes {
 struct Spares(Mutex<Vec<OwnedFd>>);
 
 impl Admission {
-    /// `draining` becomes true when no more connections are admitted. `sockets_max` is the number
-    /// of device sockets for which there are descriptors.
+    /// `draining` becomes true when no more connections are admitted.
     pub(crate) fn new(
         config: &Config,
         counters: Arc<Counters>,
         engine: &Engine,
         draining: watch::Receiver<bool>,
-        sockets_max: usize,
+        tables: TableLimits,
     ) -> Arc<Self> {
         let limits = &config.limits;
         // Behind a proxy the table also keeps the source of each connection.
         let is_counted = Sources::are_limited(limits) || !config.listen.proxy_networks.is_empty();
         let shards = engine.shard_count();
+        let stats: Box<[Arc<ShardStats>]> =
+            (0..shards).map(|shard| Arc::clone(engine.stats(shard))).collect();
+        let assignments = Assignments::new(stats.clone(), limits.connections_max, tables.shard);
         let admission = Admission {
             counters,
             budget: Arc::clone(engine.budget()),
-            stats: (0..shards).map(|shard| Arc::clone(engine.stats(shard))).collect(),
+            stats,
             draining,
-            assignments: Assignments::new(shards, limits.connections_max),
+            assignments,
             unsettled_max: limits.unsettled_connections_max,
-            sockets_max,
+            tables,
             sockets: AtomicUsize::new(0),
             memory: LimitedMemory::of_this_process(Path::new("/")),
             is_memory_short: AtomicBool::new(false),
@@ -170,14 +185,14 @@ impl Admission {
             return Err(ConnectRefuseCause::MemoryLimit);
         }
         // Most HTTP connections never settle, and they have a limit of their own.
-        if spoken == Spoken::Frames && self.assignments.is_full() {
-            return Err(ConnectRefuseCause::ConnectionsMax);
+        if spoken == Spoken::Frames {
+            self.assignments.check()?;
         }
         if !self.counters.try_enter_unsettled(transport, self.unsettled_max) {
             return Err(ConnectRefuseCause::UnsettledMax);
         }
         // From here on, dropping the place gives everything back.
-        let open = self.sockets.fetch_add(1, Ordering::Relaxed) + self.lingering();
+        let has_room = self.take_descriptor();
         let admission = Arc::clone(self);
         let accepted = Instant::now();
         let mut place = Unsettled {
@@ -189,8 +204,9 @@ impl Admission {
             order,
             is_waiting: true,
             is_settled: false,
+            is_on_front: true,
         };
-        if open >= self.sockets_max {
+        if !has_room {
             return Err(ConnectRefuseCause::Descriptors);
         }
         if let Some(peer) = peer.filter(|_| !is_proxied) {
@@ -208,10 +224,10 @@ impl Admission {
         order: AcceptOrder,
     ) -> Result<(Unsettled, Descriptor), ConnectRefuseCause> {
         let mut place = self.enter(Transport::Tcp, Spoken::Frames, peer, false)?;
-        let open = self.sockets.fetch_add(1, Ordering::Relaxed) + self.lingering();
+        let has_room = self.take_descriptor();
         place.order = order;
         let descriptor = Descriptor(Arc::clone(self));
-        if open >= self.sockets_max {
+        if !has_room {
             return Err(ConnectRefuseCause::Descriptors);
         }
         Ok((place, descriptor))
@@ -222,7 +238,7 @@ impl Admission {
         if self.budget.is_tight(Share::Messages) {
             return Err(ConnectRefuseCause::Memory);
         }
-        self.assignments.assign().ok_or(ConnectRefuseCause::ConnectionsMax)
+        self.assignments.assign()
     }
 
     /// Counts one connection less on a shard.
@@ -256,7 +272,8 @@ impl Admission {
 
     /// Gives back the place of a settled connection that has ended.
     pub(crate) fn leave(&self, origin: Origin) {
-        self.give_back(SourceRef::from_origin(origin.source));
+        let is_on_front = self.tables.shard.is_none();
+        self.give_back(SourceRef::from_origin(origin.source), is_on_front);
     }
 
     /// Counts a refusal, logs it now and then, and returns the reason for the device.
@@ -316,17 +333,33 @@ impl Admission {
         self.spares.refill();
     }
 
-    /// Sockets on shards whose connections have been reported closed.
+    /// The limits of the descriptor tables.
+    pub(crate) fn tables(&self) -> TableLimits {
+        self.tables
+    }
+
+    /// Counts one more socket in the front's table. Returns whether there was room for it.
+    fn take_descriptor(&self) -> bool {
+        let open = self.sockets.fetch_add(1, Ordering::Relaxed);
+        open.saturating_add(self.lingering()) < self.tables.front
+    }
+
+    /// Sockets in the front's table whose connections have been reported closed.
     fn lingering(&self) -> usize {
+        if self.tables.shard.is_some() {
+            return 0;
+        }
         let lingering = self.stats.iter().map(|stats| stats.lingering.get());
         usize::try_from(lingering.sum::<u64>()).unwrap_or(usize::MAX)
     }
 
-    fn give_back(&self, source: Option<SourceRef>) {
+    fn give_back(&self, source: Option<SourceRef>, is_on_front: bool) {
         if let (Some(sources), Some(source)) = (&self.sources, source) {
             sources.leave(source, self.began.elapsed());
         }
-        self.sockets.fetch_sub(1, Ordering::Relaxed);
+        if is_on_front {
+            self.sockets.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -392,6 +425,14 @@ impl Unsettled {
         SourceRef::to_origin(self.source)
     }
 
+    /// The connection has been offered to a shard. If that has descriptors of its own, the socket
+    /// has left the front's table.
+    pub(crate) fn note_offered(&mut self) {
+        if self.admission.tables.shard.is_some() && std::mem::take(&mut self.is_on_front) {
+            self.admission.sockets.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
     /// The shard has the connection, whose end will give the place back.
     pub(crate) fn settle(mut self) {
         self.admission.counters.settle_times.record(self.accepted.elapsed());
@@ -442,7 +483,7 @@ impl Drop for Unsettled {
             self.admission.counters.leave_unsettled(self.transport);
         }
         if !self.is_settled {
-            self.admission.give_back(self.source);
+            self.admission.give_back(self.source, self.is_on_front);
         }
     }
 }
@@ -521,14 +562,29 @@ pub(crate) fn sockets_max(open_files: u64, own: u64) -> usize {
     usize::try_from(room).unwrap_or(usize::MAX)
 }
 
+/// The same for a shard, if it has a descriptor table of its own. Nothing else opens files there,
+/// except a panic that prints where it happened.
+pub(crate) fn shard_sockets_max(config: &EngineConfig, open_files: u64) -> Option<usize> {
+    if !config.own_descriptors {
+        return None;
+    }
+    if open_files == u64::MAX {
+        return Some(usize::MAX);
+    }
+    let own = Engine::SHARD_DESCRIPTORS + SHARD_KEPT_DESCRIPTORS;
+    Some(usize::try_from(open_files).unwrap_or(usize::MAX).saturating_sub(own))
+}
+
 /// Settled connections that can be: `limits.connections_max`, unless there is no room for so many sockets, or the shards
 /// cannot number so many.
-pub(crate) fn connections_max(limits: &LimitsConfig, sockets_max: usize, shards: usize) -> usize {
-    limits.connections_max.min(sockets_max).min(shards * ConnId::SLOTS_MAX)
+pub(crate) fn connections_max(limits: &LimitsConfig, tables: TableLimits, shards: usize) -> usize {
+    let room = tables.shard.map_or(tables.front, |shard| shard.saturating_mul(shards));
+    limits.connections_max.min(room).min(shards * ConnId::SLOTS_MAX)
 }
 
 /// The connections of the admin API, the spare descriptors, and some more.
 const KEPT_DESCRIPTORS: u64 = 320;
+const SHARD_KEPT_DESCRIPTORS: usize = 8;
 /// One for each listener that may lack a descriptor at the same time.
 const SPARES: usize = 8;
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(1);

@@ -10,7 +10,7 @@ pub(crate) mod udp;
 use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use weir_engine::Transport;
+use weir_engine::{NotPassed, Transport};
 use weir_wire::CloseReason;
 use weir_wire::format::Format;
 
@@ -53,6 +53,7 @@ pub struct Counters {
     encoded: [AtomicU64; Format::COUNT],
     expired: AtomicU64,
     connect_refused: [AtomicU64; ConnectRefuseCause::ALL.len()],
+    not_passed: [AtomicU64; NotPassed::ALL.len()],
     authentications: [[AtomicU64; AuthOutcome::ALL.len()]; AuthKind::ALL.len()],
     refreshes: [AtomicU64; RefreshOutcome::ALL.len()],
     expiring_told: AtomicU64,
@@ -366,6 +367,11 @@ impl Counters {
         self.connect_refused[cause as usize].load(Ordering::Relaxed)
     }
 
+    /// Attempts to pass a socket to a shard with descriptors of its own that failed.
+    pub fn not_passed(&self, cause: NotPassed) -> u64 {
+        self.not_passed[cause as usize].load(Ordering::Relaxed)
+    }
+
     /// Checked credentials: of connections, of requests and of refreshes.
     pub fn authentications(&self, kind: AuthKind, outcome: AuthOutcome) -> u64 {
         self.authentications[kind as usize][outcome as usize].load(Ordering::Relaxed)
@@ -521,6 +527,10 @@ impl Counters {
 
     pub(crate) fn count_connect_refused(&self, cause: ConnectRefuseCause) {
         self.connect_refused[cause as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_not_passed(&self, cause: NotPassed) {
+        self.not_passed[cause as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn count_authentication(&self, kind: AuthKind, outcome: AuthOutcome) {

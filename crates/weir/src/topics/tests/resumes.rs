@@ -77,6 +77,7 @@ fn answer(router: &Router, shard: &mut Shard, mut between: impl FnMut(u64)) -> A
             // Messages that `between` publishes go to members.
             Command::Publish(..) => {}
             other @ (Command::Adopt(_)
+            | Command::AdoptPassed(_)
             | Command::Welcome(..)
             | Command::Send(..)
             | Command::Broadcast(_)

@@ -232,6 +232,7 @@ impl Shard {
             }
             Command::Send(..) => {}
             other @ (Command::Adopt(_)
+            | Command::AdoptPassed(_)
             | Command::Broadcast(_)
             | Command::Evict(..)
             | Command::Welcome(..)

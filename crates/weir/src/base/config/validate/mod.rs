@@ -16,7 +16,7 @@ use ipnet::{IpNet, Ipv4Net};
 
 use super::keys::{self, ConfigError, DAY};
 use super::{
-    BUDGET_BYTES_MIN, Config, ConnectionConfig, SHARDS_MAX, TOKEN_BYTES_MAX, WATERMARK_BYTES_MAX,
+    BUDGET_BYTES_MIN, Config, ConnectionConfig, FRONT_MAX, TOKEN_BYTES_MAX, WATERMARK_BYTES_MAX,
 };
 use crate::Resources;
 use crate::base::host::is_host;
@@ -109,15 +109,10 @@ impl Config {
     }
 
     fn check_threads(&self, processors: usize) -> Result<(), ConfigError> {
-        // More shards than processors only help in trials. A connection's id has 8 bits for its
-        // shard.
-        let max = (processors * 4).min(SHARDS_MAX);
-        for (key, threads) in
-            [("threads.shards", self.threads.shards), ("threads.front", self.threads.front)]
-        {
-            if threads > max {
-                return Err(error(key, threads, format_args!("0 to {max}")));
-            }
+        // More threads than processors only help in trials.
+        let (max, threads) = ((processors * 4).min(FRONT_MAX), self.threads.front);
+        if threads > max {
+            return Err(error("threads.front", threads, format_args!("0 to {max}")));
         }
         Ok(())
     }
