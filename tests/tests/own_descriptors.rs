@@ -76,6 +76,22 @@ fn arrive(server: &Server, client: &Arc<ClientConfig>, number: usize) -> Result<
     }
 }
 
+/// Has more devices arrive than there is room for. Returns how many were refused.
+fn arrive_until_refused(
+    server: &Server,
+    client: &Arc<ClientConfig>,
+    devices: &mut Vec<Device>,
+) -> Result<u32> {
+    let mut refused = 0;
+    for number in devices.len()..ROOM + 20 {
+        match arrive(server, client, number)? {
+            Some(device) => devices.push(device),
+            None => refused += 1,
+        }
+    }
+    Ok(refused)
+}
+
 #[test]
 fn one_process_holds_more_than_its_limit_on_open_files() -> Result<()> {
     let class = "[[topic_classes]]\npattern = \"news\"\npublish = [\"devices\"]\n";
@@ -118,13 +134,7 @@ fn one_process_holds_more_than_its_limit_on_open_files() -> Result<()> {
     assert_eq!(list.body.matches("\"device\"").count(), devices.len() + 5);
 
     // What does not fit is refused, and disturbs nobody.
-    let mut refused = 0;
-    for number in devices.len()..ROOM + 20 {
-        match arrive(&server, &client, number)? {
-            Some(device) => devices.push(device),
-            None => refused += 1,
-        }
-    }
+    let refused = arrive_until_refused(&server, &client, &mut devices)?;
     assert!((ROOM - 10..=ROOM).contains(&(devices.len() + 5)), "{} are held", devices.len());
     let metrics = server.metrics()?;
     let counted = metrics.sum("weir_connections_refused_total", "cause=\"descriptors\"");

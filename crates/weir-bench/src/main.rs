@@ -5,7 +5,8 @@
 //! - `spawn` starts `weir` and other servers, `embedded` hosts a gateway through the public
 //!   library; neither makes load. `http` and `metrics` query the admin API, `publish` publishes
 //!   there. `redis` queries Redis.
-//! - `worker` holds the client sockets, `workers` directs it, `attack` attacks: they know no scenario.
+//! - `worker` holds the client sockets, `workers` directs it, `holder` holds many of them for little
+//!   memory, `attack` attacks: they know no scenario.
 //! - `baseline` does the same work with a minimal program, and contains no code of the gateway.
 //! - `protocol` and `peer` are the messages between the processes; `payload`, `activations` and
 //!   `stages` are the content that is sent and checked, without I/O. `sys` has the only unsafe
@@ -17,6 +18,7 @@ mod baseline;
 mod cli;
 mod clock;
 mod embedded;
+mod holder;
 mod http;
 mod metrics;
 mod payload;

@@ -1,7 +1,7 @@
 //! Runs a command: a scenario with its report, or one of the bench's own processes.
 
 use std::io::Write;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -9,6 +9,7 @@ use clap::Parser;
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::cli::{BaselineArgs, Cli, Command, HttpBaseline, Process};
+use crate::holder::Holder;
 use crate::report::Report;
 use crate::worker::Worker;
 use crate::{attack, baseline, embedded, process, scenario, spawn, workers};
@@ -30,6 +31,7 @@ fn run(command: Command) -> Result<bool> {
     process::raise_open_files()?;
     match command {
         Command::Idle(args) => present("idle", args.run.json, &args, scenario::idle::run),
+        Command::Million(args) => present("million", args.run.json, &args, scenario::million::run),
         Command::Broadcast(args) => {
             present("broadcast", args.run.json, &args, scenario::broadcast::run)
         }
@@ -87,13 +89,8 @@ fn answer_bare(server: HttpBaseline) -> Result<()> {
 /// Runs one of the bench's own processes until its work is done.
 fn serve(process: Process) -> Result<()> {
     match process {
-        Process::Worker => {
-            let input = std::io::stdin()
-                .as_fd()
-                .try_clone_to_owned()
-                .context("cannot take standard input")?;
-            Worker::new(input, std::io::stdout())?.run()
-        }
+        Process::Worker => Worker::new(standard_input()?, std::io::stdout())?.run(),
+        Process::Holder => Holder::new(standard_input()?, std::io::stdout()).run(),
         Process::Attack => attack::run(),
         Process::Discard => baseline::discard::run(),
         Process::Udp { style } => baseline::udp::run(style),
@@ -102,6 +99,10 @@ fn serve(process: Process) -> Result<()> {
         Process::Gateway => embedded::run(),
         Process::Baseline { trigger } => baseline::run(trigger),
     }
+}
+
+fn standard_input() -> Result<OwnedFd> {
+    std::io::stdin().as_fd().try_clone_to_owned().context("cannot take standard input")
 }
 
 /// Runs a scenario and writes its report, even after an error; returns whether it succeeded.

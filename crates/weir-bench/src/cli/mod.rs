@@ -4,6 +4,7 @@ mod activate;
 mod cluster;
 mod common;
 mod http;
+mod million;
 mod peers;
 mod publish;
 mod scenarios;
@@ -19,6 +20,7 @@ pub(crate) use activate::*;
 pub(crate) use cluster::ClusterArgs;
 pub(crate) use common::{RunArgs, TargetArgs};
 pub(crate) use http::*;
+pub(crate) use million::MillionArgs;
 pub(crate) use peers::{PeersArgs, Work};
 pub(crate) use publish::PublishArgs;
 pub(crate) use scenarios::*;
@@ -38,6 +40,9 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Memory of idle connections.
     Idle(IdleArgs),
+    /// As many connections as the machine holds, in one server: memory, CPU at rest, a message to
+    /// all.
+    Million(MillionArgs),
     /// CPU and lag of messages to many connections, compared with a bare send loop.
     Broadcast(BroadcastArgs),
     /// Clients that stop reading, or read too slowly.
@@ -88,6 +93,8 @@ pub(crate) enum Command {
 pub(crate) enum Process {
     #[command(name = "worker-process", hide = true)]
     Worker,
+    #[command(name = "holder-process", hide = true)]
+    Holder,
     #[command(name = "exchange-process", hide = true)]
     Exchange {
         #[arg(long, value_delimiter = ',')]
@@ -133,6 +140,8 @@ mod tests {
             "weir-bench idle --spawn target/release/weir --connections 15000 --json",
             "weir-bench broadcast --spawn w --connections 10000 --size 256 --rate 1 --seconds 20 --json",
             "weir-bench broadcast --addr 127.0.0.1:7070 --admin 127.0.0.1:7090 --pid 1 --all",
+            "weir-bench million --spawn w --connections 1500000 --tls-share 0.5 --json",
+            "weir-bench million --spawn w --connections 100000 --shards 6 --reserve-bytes 1073741824",
             "weir-bench stall --spawn w --stalled-share 0.1 --budget-bytes 8388608 --stall-timeout 10s",
             "weir-bench stall --spawn w --drain-share 0.8",
             "weir-bench echo --spawn w --connections 16384 --size 256 --seconds 10 --json",
@@ -194,6 +203,8 @@ mod tests {
             "weir-bench idle --spawn w --addr 127.0.0.1:7070 --admin 127.0.0.1:1 --pid 1",
             "weir-bench broadcast --spawn w --size 15",
             "weir-bench broadcast --spawn w --all --silent-topics 5",
+            "weir-bench million --spawn w --tls-share 1.5",
+            "weir-bench million --addr 127.0.0.1:1 --admin 127.0.0.1:2 --pid 1 --tls-share 0.5",
             "weir-bench broadcast --spawn w --rate 0",
             "weir-bench stall --spawn w --stalled-share 1.1",
             "weir-bench echo --spawn w --size 257",

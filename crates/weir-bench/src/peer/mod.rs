@@ -79,6 +79,17 @@ impl Peer {
         }
     }
 
+    /// The next answer, if it comes in time.
+    pub(crate) fn poll<T: DeserializeOwned>(&mut self, patience: Duration) -> Result<Option<T>> {
+        match self.answers.recv_timeout(patience) {
+            Ok(line) => serde_json::from_str(&line)
+                .with_context(|| format!("{} said {line:?}", self.name))
+                .map(Some),
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => self.hear(patience).map(Some),
+        }
+    }
+
     /// The process id.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()

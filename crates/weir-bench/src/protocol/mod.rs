@@ -1,6 +1,7 @@
 //! The messages between the bench and its own processes: JSON, one object per line, over standard
 //! input and output.
 
+mod holder;
 mod http;
 
 use std::collections::BTreeMap;
@@ -14,6 +15,7 @@ use crate::payload::foreign::Protocol;
 use crate::stats::{LagCounts, is_in_share};
 use crate::tls::{ALPN, TlsPlan};
 
+pub(crate) use holder::{HoldAnswer, HoldOrder, HoldPlan, HoldTally};
 pub(crate) use http::{HttpEnd, HttpPlan, HttpStyle, HttpTally, Message, Posts};
 
 /// An order to a worker, the process that holds the client sockets.

@@ -11,6 +11,7 @@ pub(crate) mod echo;
 pub(crate) mod handshake;
 pub(crate) mod http;
 pub(crate) mod idle;
+pub(crate) mod million;
 pub(crate) mod peers;
 pub(crate) mod priorities;
 pub(crate) mod publish;

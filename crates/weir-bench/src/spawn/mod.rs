@@ -33,6 +33,9 @@ pub(crate) use server::{Scratch, clean_up_on_signals, free_port};
 pub(crate) struct Target {
     /// The address for devices.
     pub(crate) addr: SocketAddr,
+    /// The address for devices without TLS; the same as `addr` without TLS, or if the server was not
+    /// started by the bench.
+    pub(crate) plain: SocketAddr,
     /// The address for HTTP clients, with TLS if devices use TLS.
     pub(crate) edge: Option<SocketAddr>,
     /// The process id.
@@ -102,6 +105,7 @@ impl Target {
     ) -> Target {
         Target {
             addr,
+            plain: addr,
             edge: None,
             pid,
             http: Http::new(admin, token.clone()),
@@ -138,7 +142,7 @@ impl Target {
         let pid = server.child.id();
         let token = args.admin_token.clone();
         let mut target = Target::new(door, admin, pid, token, Some(server));
-        target.edge = Some(edge);
+        (target.edge, target.plain) = (Some(edge), addr);
         target.wait_until_ready()?;
         Ok(target)
     }

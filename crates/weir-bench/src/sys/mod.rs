@@ -147,6 +147,13 @@ fn end_signals() -> libc::sigset_t {
     set
 }
 
+/// Bytes of a page of memory.
+pub(crate) fn page_bytes() -> u64 {
+    // SAFETY: it touches no memory of ours.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    u64::try_from(bytes).unwrap_or(4096)
+}
+
 fn check(code: libc::c_int) -> io::Result<()> {
     if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

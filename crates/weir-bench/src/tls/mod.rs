@@ -1,6 +1,7 @@
 //! The client's side of TLS: the offer, the verification of the server, and tickets for resumption.
 
 pub(crate) mod credentials;
+pub(crate) mod held;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -404,6 +405,17 @@ fn client_config(plan: &TlsPlan) -> Result<ClientConfig> {
     };
     config.alpn_protocols = plan.alpn.iter().map(|name| name.clone().into_bytes()).collect();
     Ok(config)
+}
+
+/// The configuration of clients that let go of their keys after the handshake, and the name of
+/// their server. They keep no tickets.
+pub(crate) fn holding_config(plan: &TlsPlan) -> Result<(Arc<ClientConfig>, ServerName<'static>)> {
+    let mut config = client_config(plan)?;
+    config.enable_secret_extraction = true;
+    config.resumption = Resumption::disabled();
+    let name = ServerName::try_from(plan.server_name.clone())
+        .with_context(|| format!("not a name of a server: {:?}", plan.server_name))?;
+    Ok((Arc::new(config), name))
 }
 
 /// The roots of these certificates.

@@ -182,12 +182,17 @@ pub(super) fn reset(fd: impl AsFd) {
 
 /// Loopback has 16 million addresses: use as many sources as the port range requires.
 fn source(plan: &OpenPlan, index: u32) -> Option<SocketAddr> {
-    let IpAddr::V4(target) = plan.addr.ip() else { return None };
+    source_of(plan.addr, plan.source, index)
+}
+
+/// The source address of connection `index`, for a target on loopback. `second` is its second byte.
+pub(crate) fn source_of(target: SocketAddr, second: u8, index: u32) -> Option<SocketAddr> {
+    let IpAddr::V4(target) = target.ip() else { return None };
     if !target.is_loopback() {
         return None;
     }
     let [.., high, low] = (index / PER_SOURCE + 1).to_be_bytes();
-    Some(SocketAddr::from((Ipv4Addr::new(127, plan.source, high, low), 0)))
+    Some(SocketAddr::from((Ipv4Addr::new(127, second, high, low), 0)))
 }
 
 /// The first frame of a device's connection; with a position, to resume from it.
@@ -228,7 +233,7 @@ pub(super) fn hello(
 
 impl HelloPlan {
     /// The number of answers to `Hello`: `Welcome`, and `Subscribed` for a topic.
-    pub(super) fn answers(&self) -> u8 {
+    pub(crate) fn answers(&self) -> u8 {
         1 + u8::from(self.subscribe)
     }
 }

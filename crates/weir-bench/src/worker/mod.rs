@@ -17,7 +17,7 @@ mod subscribing;
 #[cfg(test)]
 mod tests;
 mod upgrade;
-mod wire;
+pub(crate) mod wire;
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -33,7 +33,7 @@ use rustix::process::nice;
 use weir_wire::format::Format;
 
 use conn::{Conn, Phase};
-pub(crate) use conn::{device_id, dial, hello_frame};
+pub(crate) use conn::{device_id, dial, hello_frame, source_of};
 use counter::{Counter, Published};
 use opening::Opening;
 use pacing::{Pacer, TICK, Turn};

@@ -55,6 +55,11 @@ impl Wire {
         Wire { fd, tls, sent: 0 }
     }
 
+    /// Socket and TLS apart.
+    pub(crate) fn into_parts(self) -> (OwnedFd, Option<Box<ClientConnection>>) {
+        (self.fd, self.tls)
+    }
+
     /// The agreed parameters, at the end of a TLS handshake.
     pub(crate) fn agreed(&self) -> Option<String> {
         self.tls.as_ref().and_then(|tls| agreed(tls))
