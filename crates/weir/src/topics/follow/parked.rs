@@ -158,15 +158,28 @@ impl Router {
         if topic.class.tick.is_some() && !self.end_tick(topic, state) {
             return self.retry(topic, state);
         }
+        self.end_waits(topic, state, |credit, Parked { subscriber, number }, state| {
+            self.enter(credit, subscriber, (topic, state), Some(number));
+        });
+    }
+
+    /// Calls `end` for each of those who wait and are still there. Where a mailbox has no room, the rest goes on waiting
+    /// until the topic's next retry.
+    fn end_waits<'a>(
+        &'a self,
+        topic: &Arc<Topic>,
+        state: &mut State,
+        mut end: impl FnMut(Credit<'a, OwnedFd>, Parked, &mut State),
+    ) {
         while let Some(parked) = state.cluster().parked.pop() {
-            let (conn, number) = (parked.subscriber.conn, parked.number);
-            if self.resumes.is_running(conn, topic.id, number) {
+            let conn = parked.subscriber.conn;
+            if self.resumes.is_running(conn, topic.id, parked.number) {
                 let mailbox = &self.mailboxes[conn.shard()];
                 let Some(credit) = mailbox.try_credit(CreditKind::Control) else {
                     state.cluster().parked.push(parked);
                     return self.retry(topic, state);
                 };
-                self.enter(credit, parked.subscriber, (topic, state), Some(number));
+                end(credit, parked, state);
             }
             self.parked.fetch_sub(1, Ordering::Relaxed);
         }
@@ -187,22 +200,13 @@ impl Router {
         was_running
     }
 
-    /// Tells those who wait to come back later. Those for whom a mailbox has no room now go on waiting: they are told
-    /// soon, or answered if the topic can be by then.
+    /// Tells those who wait to come back later. Those for whom a mailbox has no room now are told soon, or answered if
+    /// the topic can begin by then.
     pub(super) fn refuse_parked(&self, topic: &Arc<Topic>, state: &mut State) {
-        while let Some(parked) = state.cluster().parked.pop() {
-            let (conn, number) = (parked.subscriber.conn, parked.number);
-            if self.resumes.is_running(conn, topic.id, number) {
-                let mailbox = &self.mailboxes[conn.shard()];
-                let Some(credit) = mailbox.try_credit(CreditKind::Control) else {
-                    state.cluster().parked.push(parked);
-                    return self.retry(topic, state);
-                };
-                self.end_parked(conn, topic, state, number);
-                tell_unreachable(credit, conn, topic);
-            }
-            self.parked.fetch_sub(1, Ordering::Relaxed);
-        }
+        self.end_waits(topic, state, |credit, Parked { subscriber, number }, state| {
+            self.end_parked(subscriber.conn, topic, state, number);
+            tell_unreachable(credit, subscriber.conn, topic);
+        });
     }
 
     /// A topic of the cluster has lost its last subscriber: it is followed for some time, for those
