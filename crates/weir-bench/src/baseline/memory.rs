@@ -148,9 +148,7 @@ pub(crate) fn run(input: impl AsFd, mut output: impl Write) -> Result<()> {
     let mut lines = Lines::default();
     let mut server = None;
     while lines.fill(&input)? {
-        while let Some(line) = lines.next_line() {
-            let order =
-                serde_json::from_str(&line).with_context(|| format!("not an order: {line:?}"))?;
+        while let Some(order) = lines.next_order()? {
             let answer = obey(&mut server, order)
                 .unwrap_or_else(|error| MemoryAnswer::Failed(format!("{error:#}")));
             super::answer(&mut output, &answer)?;

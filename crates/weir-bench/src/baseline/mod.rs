@@ -253,10 +253,8 @@ impl<W: Write> Slab<W> {
     }
 
     fn obey(&mut self) -> Result<()> {
-        while let Some(line) = self.lines.next_line() {
-            let answer = match serde_json::from_str(&line)
-                .with_context(|| format!("not an order: {line:?}"))?
-            {
+        while let Some(order) = self.lines.next_order()? {
+            let answer = match order {
                 BaselineOrder::Count => {
                     BaselineAnswer::Holds(self.conns.iter().flatten().count() as u64)
                 }

@@ -2,8 +2,9 @@
 
 use std::os::fd::AsFd;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use rustix::io::{Errno, read};
+use serde::de::DeserializeOwned;
 
 /// Splits bytes into lines.
 #[derive(Debug, Default)]
@@ -35,8 +36,15 @@ impl Lines {
         Ok(got > 0)
     }
 
+    /// The order in the next whole line.
+    pub(crate) fn next_order<T: DeserializeOwned>(&mut self) -> Result<Option<T>> {
+        let Some(line) = self.next_line() else { return Ok(None) };
+        let order = serde_json::from_str(&line);
+        order.map(Some).with_context(|| format!("not an order: {line:?}"))
+    }
+
     /// The next whole line, without its end.
-    pub(crate) fn next_line(&mut self) -> Option<String> {
+    fn next_line(&mut self) -> Option<String> {
         let end = self.buf.iter().position(|byte| *byte == b'\n')?;
         let line = String::from_utf8_lossy(&self.buf[..end]).into_owned();
         self.buf.drain(..=end);

@@ -186,9 +186,7 @@ impl<W: Write> Worker<W> {
 
     fn handle_input(&mut self) -> Result<bool> {
         let more = self.lines.fill(&self.input)?;
-        while let Some(line) = self.lines.next_line() {
-            let order =
-                serde_json::from_str(&line).with_context(|| format!("not an order: {line:?}"))?;
+        while let Some(order) = self.lines.next_order()? {
             self.handle_order(order)?;
         }
         Ok(more)
