@@ -431,6 +431,14 @@ pub(crate) fn progress(what: &str, done: u32, of: u32) {
     }
 }
 
+/// The order in which so many contestants have their turns in each round: another one begins each time. Shows progress.
+pub(crate) fn turns(rounds: u32, count: usize) -> impl Iterator<Item = usize> {
+    (0..rounds).flat_map(move |round| {
+        progress("round", round + 1, rounds);
+        (0..count).map(move |turn| (turn + round as usize) % count)
+    })
+}
+
 /// Clears the line of [`progress`].
 #[expect(clippy::print_stderr, reason = "progress is for the person at the terminal")]
 pub(crate) fn end_progress() {

@@ -9,6 +9,7 @@ use crate::cli::{Over, StagesArgs};
 use crate::protocol::HttpEnd;
 use crate::report::Report;
 use crate::stats::milli;
+use crate::workers::turns;
 
 /// Runs the scenario.
 pub(crate) fn run(args: &StagesArgs, report: &mut Report) -> Result<()> {
@@ -27,12 +28,8 @@ pub(crate) fn run(args: &StagesArgs, report: &mut Report) -> Result<()> {
     if count == 0 {
         bail!("everything is left out: {:?}", bench.left_out);
     }
-    for round in 0..args.stores.rounds {
-        crate::workers::progress("round", round + 1, args.stores.rounds);
-        // The first one changes with every round.
-        for turn in 0..count {
-            bench.measure((turn + round as usize) % count)?;
-        }
+    for turn in turns(args.stores.rounds, count) {
+        bench.measure(turn)?;
     }
     report.set("beside", bench.beside());
     report.set("rounds", rounds(&bench, args.stores.rounds));

@@ -16,7 +16,7 @@ use crate::report::Report;
 use crate::spawn::Target;
 use crate::stats::{Lags, median, milli, real};
 use crate::tls::{COMMON_GROUP, TlsPlan, TlsVersion};
-use crate::workers::Workers;
+use crate::workers::{Workers, turns};
 use rivals::{Rival, Rivals};
 
 /// One of the servers that are measured in turn.
@@ -64,16 +64,11 @@ pub(crate) fn run(args: &HttpArgs, report: &mut Report) -> Result<()> {
     } else {
         None
     };
-    for round in 0..args.rounds {
-        crate::workers::progress("round", round + 1, args.rounds);
-        // The first one changes with every round.
-        let count = contestants.len();
-        for turn in 0..count {
-            let contestant = &mut contestants[(turn + round as usize) % count];
-            (plan.addr, plan.pid) = (contestant.addr, Some(contestant.pid));
-            let tally = workers.request(&plan).context(contestant.name)?;
-            contestant.tallies.push(tally);
-        }
+    for turn in turns(args.rounds, contestants.len()) {
+        let contestant = &mut contestants[turn];
+        (plan.addr, plan.pid) = (contestant.addr, Some(contestant.pid));
+        let tally = workers.request(&plan).context(contestant.name)?;
+        contestant.tallies.push(tally);
     }
     fill(report, &contestants, &skipped);
     let described = descriptions.into_iter().map(|(name, lines)| (name.to_owned(), lines.into()));

@@ -17,7 +17,7 @@ use crate::spawn::{RivalKind, Target};
 use crate::stats::whole;
 use crate::tls::TlsClient;
 use crate::worker::topic;
-use crate::workers::Workers;
+use crate::workers::{Workers, turns};
 
 const CONNECTIONS: u32 = 10_000;
 
@@ -85,15 +85,11 @@ fn measure(args: &PeersArgs, sides: &mut [Side], topic: &str, report: &mut Repor
     }
     let frame_bytes = sides.first().map_or(0, |side| side.frame_bytes);
     let each = messages(args.seconds / f64::from(args.rounds))?;
-    let count = sides.len();
-    for round in 0..args.rounds {
-        crate::workers::progress("round", round + 1, args.rounds);
-        for turn in 0..count {
-            let side = &mut sides[(turn + round as usize) % count];
-            let load = (args.rate, each, args.size);
-            let figures = side.round(load, topic, (frame_bytes, report))?;
-            side.contestant.rounds.push(figures);
-        }
+    for turn in turns(args.rounds, sides.len()) {
+        let side = &mut sides[turn];
+        let load = (args.rate, each, args.size);
+        let figures = side.round(load, topic, (frame_bytes, report))?;
+        side.contestant.rounds.push(figures);
     }
     Ok(())
 }

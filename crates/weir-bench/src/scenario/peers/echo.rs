@@ -14,7 +14,7 @@ use crate::protocol::{EchoPlan, HelloPlan, OpenPlan, Streams};
 use crate::report::Report;
 use crate::spawn::{Rival, RivalKind, Target};
 use crate::stats::{real, whole};
-use crate::workers::Workers;
+use crate::workers::{Workers, turns};
 
 const CONNECTIONS: u32 = 16_384;
 /// As in `echo`: until every connection has a message in flight.
@@ -79,15 +79,10 @@ pub(super) fn run(args: &PeersArgs, setup: &Setup, report: &mut Report) -> Resul
         side.round(&plan(args.warm_up_seconds), report)?;
     }
     let each = plan(args.seconds / f64::from(args.rounds));
-    let count = sides.len();
-    for round in 0..args.rounds {
-        crate::workers::progress("round", round + 1, args.rounds);
-        for turn in 0..count {
-            // The first one changes with every round.
-            let side = &mut sides[(turn + round as usize) % count];
-            let figures = side.round(&each, report)?;
-            side.contestant.rounds.push(figures);
-        }
+    for turn in turns(args.rounds, sides.len()) {
+        let side = &mut sides[turn];
+        let figures = side.round(&each, report)?;
+        side.contestant.rounds.push(figures);
     }
     let mut contestants = Vec::new();
     for side in sides {

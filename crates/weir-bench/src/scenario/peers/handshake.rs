@@ -11,7 +11,7 @@ use crate::protocol::{ChurnPlan, HelloPlan, Streams, Ways};
 use crate::report::Report;
 use crate::spawn::{RivalKind, Target};
 use crate::stats::{Lags, real};
-use crate::workers::{Handshakes, Workers};
+use crate::workers::{Handshakes, Workers, turns};
 
 /// Clients on their way at a time.
 const WINDOW: u32 = 32;
@@ -71,15 +71,10 @@ pub(super) fn run(args: &PeersArgs, setup: &Setup, report: &mut Report) -> Resul
             side.round(report)?;
         }
     }
-    let count = sides.len();
-    for round in 0..args.rounds {
-        crate::workers::progress("round", round + 1, args.rounds);
-        for turn in 0..count {
-            // The first one changes with every round.
-            let side = &mut sides[(turn + round as usize) % count];
-            let figures = side.round(report)?;
-            side.contestant.rounds.push(figures);
-        }
+    for turn in turns(args.rounds, sides.len()) {
+        let side = &mut sides[turn];
+        let figures = side.round(report)?;
+        side.contestant.rounds.push(figures);
     }
     let contestants = sides.into_iter().map(|side| side.contestant).collect();
     drop(rivals);

@@ -13,6 +13,7 @@ use crate::cli::PeersArgs;
 use crate::report::Report;
 use crate::spawn::{Rival, RivalKind, Service, Target};
 use crate::stats::real;
+use crate::workers::turns;
 
 /// As in `udp`.
 const DEVICES: u32 = 1024;
@@ -52,15 +53,10 @@ pub(super) fn run(args: &PeersArgs, setup: &Setup, report: &mut Report) -> Resul
         // Java compiles what has run some thousand times.
         side.caller.run(args.calls, WINDOW).with_context(|| side.contestant.name)?;
     }
-    let count = sides.len();
-    for round in 0..args.rounds {
-        crate::workers::progress("round", round + 1, args.rounds);
-        for turn in 0..count {
-            // The first one changes with every round.
-            let side = &mut sides[(turn + round as usize) % count];
-            let figures = side.round(args.calls, &bare, report)?;
-            side.contestant.rounds.push(figures);
-        }
+    for turn in turns(args.rounds, sides.len()) {
+        let side = &mut sides[turn];
+        let figures = side.round(args.calls, &bare, report)?;
+        side.contestant.rounds.push(figures);
     }
     let contestants = sides.into_iter().map(|side| side.contestant).collect();
     drop(rivals);

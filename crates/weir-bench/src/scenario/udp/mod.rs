@@ -16,6 +16,7 @@ use crate::cli::UdpArgs;
 use crate::report::Report;
 use crate::spawn::Target;
 use crate::stats::{Lags, median, milli, real};
+use crate::workers::turns;
 
 /// A round of the server or a baseline.
 pub(super) struct Round {
@@ -58,16 +59,11 @@ pub(crate) fn run(args: &UdpArgs, report: &mut Report) -> Result<()> {
         caller.run(args.calls.min(WARM_UP_CALLS), window)?;
     }
     let mut all = [Rounds::default(), Rounds::default(), Rounds::default()];
-    for round in 0..args.rounds {
-        crate::workers::progress("round", round + 1, args.rounds);
-        for turn in 0..callers.len() {
-            // The first one changes with every round.
-            let index = (turn + round as usize) % callers.len();
-            let before = cpu(index)?;
-            let tally = callers[index].run(args.calls, window)?;
-            let cpu = cpu(index)?.saturating_sub(before);
-            all[index].0.push(Round { tally, cpu });
-        }
+    for index in turns(args.rounds, callers.len()) {
+        let before = cpu(index)?;
+        let tally = callers[index].run(args.calls, window)?;
+        let cpu = cpu(index)?.saturating_sub(before);
+        all[index].0.push(Round { tally, cpu });
     }
     fill(report, &all);
     let peak = all[0].calls_per_second().unwrap_or(0.0);
