@@ -12,7 +12,7 @@ use crate::baseline::exchange::Exchange;
 use crate::baseline::memory::{Made, Memory, MemoryPlan, Primitives};
 use crate::cli::HandshakeArgs;
 use crate::clock;
-use crate::protocol::{ChurnPlan, HelloPlan, Streams, Ways};
+use crate::protocol::{ChurnPlan, HelloPlan, OpenPlan, Streams, Ways};
 use crate::report::Report;
 use crate::spawn::Target;
 use crate::stats::{Lags, median, milli, real};
@@ -64,6 +64,20 @@ struct Round {
     primitives: Primitives,
 }
 
+/// Guests that connect, as many as `window` at a time, and leave when they are welcomed.
+pub(super) fn guest_plan(plan: OpenPlan, count: u64, window: u32) -> ChurnPlan {
+    ChurnPlan {
+        addr: plan.addr,
+        source: plan.source,
+        hello: HelloPlan { subscribe: false, ..plan.hello.unwrap_or_default() },
+        topic: String::new(),
+        rate: AT_ONCE,
+        count,
+        hold_ms: 0,
+        ways: Ways { tls: plan.tls, window: Some(window), ..Ways::default() },
+    }
+}
+
 /// Runs the scenario.
 pub(crate) fn run(args: &HandshakeArgs, report: &mut Report) -> Result<()> {
     if !args.target.tls.tls || args.target.tls.tls_resume > 0.0 {
@@ -74,18 +88,9 @@ pub(crate) fn run(args: &HandshakeArgs, report: &mut Report) -> Result<()> {
     report.set("window", args.window);
     let target = Target::start(&args.target, setup.server_cpus.as_ref(), &Table::new())?;
     let plan = setup.plan(target.addr, 0, Streams::Count(1));
-    let tls = plan.tls.context("the plan has no TLS")?;
+    let tls = plan.tls.clone().context("the plan has no TLS")?;
     let mut guests = setup.workers(1)?;
-    let plan = ChurnPlan {
-        addr: target.addr,
-        source: plan.source,
-        hello: HelloPlan { subscribe: false, ..plan.hello.unwrap_or_default() },
-        topic: String::new(),
-        rate: AT_ONCE,
-        count: WARM_UP,
-        hold_ms: 0,
-        ways: Ways { tls: Some(tls.clone()), window: Some(args.window), ..Ways::default() },
-    };
+    let plan = guest_plan(plan, WARM_UP, args.window);
     let full = guests.churn(&plan)?;
     check_guests(report, "warm-up", &full, 0.0);
     let resumed = guests.churn(&resuming(&plan, 1.0))?;

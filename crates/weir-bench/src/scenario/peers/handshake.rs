@@ -3,11 +3,11 @@
 use anyhow::{Context, Result, bail};
 use toml::Table;
 
-use super::super::handshake::{Guests, check_guests, resuming};
-use super::super::{AT_ONCE, Setup};
+use super::super::Setup;
+use super::super::handshake::{Guests, check_guests, guest_plan, resuming};
 use super::{Contestant, Figures, kinds, start_for_devices};
 use crate::cli::PeersArgs;
-use crate::protocol::{ChurnPlan, HelloPlan, Streams, Ways};
+use crate::protocol::{ChurnPlan, Streams};
 use crate::report::Report;
 use crate::spawn::{RivalKind, Target};
 use crate::stats::{Lags, real};
@@ -36,16 +36,7 @@ pub(super) fn run(args: &PeersArgs, setup: &Setup, report: &mut Report) -> Resul
     let kinds = kinds(args, &[RivalKind::Netty], report);
     let target = Target::start(&args.target, setup.server_cpus.as_ref(), &Table::new())?;
     let plan = setup.plan(target.addr, 0, Streams::Count(1));
-    let plan = ChurnPlan {
-        addr: target.addr,
-        source: plan.source,
-        hello: HelloPlan { subscribe: false, ..plan.hello.unwrap_or_default() },
-        topic: String::new(),
-        rate: AT_ONCE,
-        count: args.handshakes.into(),
-        hold_ms: 0,
-        ways: Ways { tls: plan.tls, window: Some(WINDOW), ..Ways::default() },
-    };
+    let plan = guest_plan(plan, args.handshakes.into(), WINDOW);
     let mut sides = vec![Side {
         contestant: Contestant::weir(),
         guests: setup.workers(1)?,
