@@ -31,6 +31,11 @@ impl LimitedMemory {
     /// All such limits of this process: the machine, then its cgroup and those above it with a
     /// limit. `root` is the directory with `proc` and `sys`.
     pub fn of_this_process(root: &Path) -> Vec<LimitedMemory> {
+        LimitedMemory::of(root, &Cgroup::of_this_process(root))
+    }
+
+    /// The same, of a process in this cgroup.
+    pub(super) fn of(root: &Path, cgroup: &Cgroup) -> Vec<LimitedMemory> {
         let meminfo = root.join("proc/meminfo");
         let machine = read(&meminfo).and_then(|text| field(&text, "MemTotal:"));
         let machine = machine.map(|bytes| LimitedMemory {
@@ -45,8 +50,7 @@ impl LimitedMemory {
             ("memory.limit_in_bytes", MemoryLimit::CgroupMax),
             ("memory.high", MemoryLimit::CgroupHigh),
         ];
-        let groups = Cgroup::of_this_process(root).memory;
-        let limits = groups.iter().flat_map(|group| {
+        let limits = cgroup.memory.iter().flat_map(|group| {
             let used = ["memory.current", "memory.usage_in_bytes"].map(|file| group.join(file));
             let used = if used[0].exists() { &used[0] } else { &used[1] }.clone();
             kinds.iter().filter_map(move |(file, limit)| {

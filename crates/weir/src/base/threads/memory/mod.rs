@@ -89,10 +89,16 @@ impl Memory {
             let committed = field(&machine, "Committed_AS:").unwrap_or(0);
             limit.saturating_sub(committed).saturating_sub(stack_bytes(processors))
         });
+        let limited = LimitedMemory::of(root, cgroup);
+        let least = |limit| {
+            let bytes = limited.iter().filter(|memory| memory.limit == limit);
+            let bytes = bytes.map(|memory| memory.bytes_max).min()?;
+            Some(usize::try_from(bytes).unwrap_or(usize::MAX))
+        };
         let limits = [
-            (field(&machine, "MemTotal:"), MemoryLimit::Machine),
-            (cgroup.memory(&["memory.max", "memory.limit_in_bytes"]), MemoryLimit::CgroupMax),
-            (cgroup.memory(&["memory.high"]), MemoryLimit::CgroupHigh),
+            (least(MemoryLimit::Machine), MemoryLimit::Machine),
+            (least(MemoryLimit::CgroupMax), MemoryLimit::CgroupMax),
+            (least(MemoryLimit::CgroupHigh), MemoryLimit::CgroupHigh),
             (left(rlimits.address_space, "VmSize:"), MemoryLimit::AddressSpace),
             (left(rlimits.data, "VmData:"), MemoryLimit::Data),
             (commit, MemoryLimit::Commit),
@@ -101,14 +107,6 @@ impl Memory {
             limits.into_iter().filter_map(|(bytes, limit)| Some(Memory { bytes: bytes?, limit }));
         let unknown = Memory { bytes: FALLBACK_BYTES, limit: MemoryLimit::Unknown };
         known.min_by_key(|memory| memory.bytes).unwrap_or(unknown)
-    }
-}
-
-impl Cgroup {
-    /// The smallest value in files of these names, from the process's own group up to the root.
-    fn memory(&self, names: &[&str]) -> Option<usize> {
-        let paths = self.memory.iter().flat_map(|group| names.iter().map(|name| group.join(name)));
-        paths.filter_map(|path| fs::read_to_string(path).ok()?.trim().parse().ok()).min()
     }
 }
 
