@@ -107,6 +107,19 @@ fn few_open_files_are_found_and_forecast() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn open_files_of_each_shard_are_forecast() -> Result<()> {
+    let config =
+        "[threads]\nshards = 4\n[engine]\nown_descriptors = true\n[store]\nkind = \"none\"\n";
+    let (_, report) = doctor("ulimit -n 256", config, &["--connections", "1000"])?;
+    let held = report["forecast"]["idle_connections"].as_u64().context("a number")?;
+    // Four tables with 256 files each, of which a shard takes a few.
+    assert!((4 * 200..=4 * 256).contains(&held), "{report:#}");
+    assert_eq!(report["forecast"]["limited_by"], "open_files", "{report:#}");
+    assert!(report["forecast"]["pushed_connections"].is_u64(), "{report:#}");
+    Ok(())
+}
+
 /// Without a limit of its own, the connections would take the whole group, and the kernel would kill.
 #[test]
 fn the_memory_of_a_small_cgroup_is_forecast_and_not_exceeded() -> Result<()> {

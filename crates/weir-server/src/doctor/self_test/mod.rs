@@ -75,7 +75,9 @@ pub(super) async fn run(
 /// Connections for which descriptors and memory have room: each takes two descriptors here, and
 /// memory at both ends.
 fn connections(machine: &Machine, memory: &[LimitedMemory], seen: &Seen) -> usize {
-    let files = seen.started.connections_max / 3;
+    // The clients' sockets share one table, even if each shard has its own.
+    let table = usize::try_from(seen.started.open_files.soft).unwrap_or(usize::MAX);
+    let files = seen.started.connections_max.min(table) / 3;
     let backlog = machine.number("proc/sys/net/core/somaxconn").unwrap_or(128) / 2;
     let left = memory.iter().zip(&seen.used);
     let left =
@@ -198,6 +200,7 @@ fn on_loopback(config: &Config, scratch: &Path, needs_tls: bool) -> Config {
     let anywhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let mut own = Config {
         threads: config.threads.clone(),
+        engine: config.engine.clone(),
         memory: config.memory.clone(),
         connection: config.connection.clone(),
         tcp: config.tcp.clone(),
