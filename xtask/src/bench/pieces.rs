@@ -68,13 +68,10 @@ pub(super) fn all(is_quick: bool) -> Vec<Piece> {
 fn peers(is_quick: bool) -> Vec<Piece> {
     let sized = |full: &'static str, quick: &'static str| if is_quick { quick } else { full };
     let http = sized(
-        "--warm-up-ms 1500 --seconds 6 --rounds 5",
-        "--connections 8 --warm-up-ms 50 --requests 200 --rounds 1",
+        "--warm-up-ms 500 --seconds 6 --rounds 5",
+        "--connections 8 --warm-up-seconds 1 --warm-up-ms 50 --requests 200 --rounds 1",
     );
-    let once = sized(
-        "--warm-up-ms 1500 --seconds 4.5 --rounds 3",
-        "--connections 8 --warm-up-ms 50 --requests 200 --rounds 1",
-    );
+    let once = "--warm-up-ms 500 --seconds 4.5 --rounds 3";
     let idle = sized("--rounds 1", "--connections 50 --rounds 1 --settle 500ms");
     let hands = sized("--rounds 5", "--handshakes 20 --rounds 1");
     let broadcast = sized(

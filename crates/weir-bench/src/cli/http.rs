@@ -67,6 +67,9 @@ pub(crate) struct HttpArgs {
     /// Also measure Netty, started by the script in this directory.
     #[arg(long, value_name = "DIRECTORY", requires = "compare")]
     pub(crate) scripts: Option<PathBuf>,
+    /// Seconds of load on Netty before the rounds; Java compiles what it runs often.
+    #[arg(long, value_name = "S", default_value_t = 10.0, requires = "scripts", value_parser = rate)]
+    pub(crate) warm_up_seconds: f64,
 }
 
 /// A bare HTTP server that runs until it is killed.

@@ -14,7 +14,7 @@ use crate::cli::HttpArgs;
 use crate::protocol::{HttpEnd, HttpPlan, HttpStyle, HttpTally};
 use crate::report::Report;
 use crate::spawn::Target;
-use crate::stats::{Lags, median, milli, real};
+use crate::stats::{Lags, median, milli, real, whole};
 use crate::tls::{COMMON_GROUP, TlsPlan, TlsVersion};
 use crate::workers::{Workers, turns};
 use rivals::{Rival, Rivals};
@@ -64,6 +64,9 @@ pub(crate) fn run(args: &HttpArgs, report: &mut Report) -> Result<()> {
     } else {
         None
     };
+    for netty in contestants.iter().filter(|contestant| contestant.name == rivals::NETTY) {
+        warm_up(args, &mut workers, netty, &plan)?;
+    }
     for turn in turns(args.rounds, contestants.len()) {
         let contestant = &mut contestants[turn];
         (plan.addr, plan.pid) = (contestant.addr, Some(contestant.pid));
@@ -120,7 +123,7 @@ fn plan(args: &HttpArgs, setup: &Setup, addr: SocketAddr, pid: u32) -> Result<Ht
         Some(requests) => HttpEnd::Answers(requests),
         None => {
             let millis = args.seconds * 1000.0 / f64::from(args.rounds);
-            HttpEnd::Millis(crate::stats::whole(millis.max(1.0)))
+            HttpEnd::Millis(whole(millis.max(1.0)))
         }
     };
     Ok(HttpPlan {
@@ -154,6 +157,19 @@ fn probe(workers: &mut Workers, plan: &HttpPlan) -> Result<Vec<u8>> {
         bail!("no answer to {}: {:?}", plan.path, tally.errors);
     }
     Ok(tally.answer)
+}
+
+/// Java compiles what it runs often: its first rounds would cost more.
+fn warm_up(
+    args: &HttpArgs,
+    workers: &mut Workers,
+    java: &Contestant,
+    plan: &HttpPlan,
+) -> Result<()> {
+    let until = HttpEnd::Millis(whole(args.warm_up_seconds * 1000.0).max(1));
+    let plan = HttpPlan { addr: java.addr, pid: Some(java.pid), until, ..plan.clone() };
+    workers.request(&plan).context(java.name)?;
+    Ok(())
 }
 
 impl Contestant {

@@ -39,7 +39,7 @@ pub(super) struct Names {
 const EPOLL: &str = "epoll";
 const HYPER: &str = "hyper";
 const NGINX: &str = "nginx";
-const NETTY: &str = "netty";
+pub(super) const NETTY: &str = "netty";
 
 impl Rivals {
     /// Starts the rivals that support the options. The bare responder sends the server's own

@@ -108,4 +108,4 @@ impl Side {
     }
 }
 
-const WARM_UP_ROUNDS: u32 = 2;
+const WARM_UP_ROUNDS: u32 = 4;

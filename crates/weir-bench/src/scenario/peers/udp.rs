@@ -19,6 +19,7 @@ use crate::workers::turns;
 const DEVICES: u32 = 1024;
 const SOCKETS: u32 = 16;
 const WINDOW: usize = 64;
+const WARM_UP_ROUNDS: u32 = 4;
 
 /// A server with the sockets that call it.
 struct Side {
@@ -51,7 +52,9 @@ pub(super) fn run(args: &PeersArgs, setup: &Setup, report: &mut Report) -> Resul
     sides.push(side(Contestant::bare(), bare.addr, None)?);
     for side in &mut sides {
         // Java compiles what has run some thousand times.
-        side.caller.run(args.calls, WINDOW).with_context(|| side.contestant.name)?;
+        for _ in 0..WARM_UP_ROUNDS {
+            side.caller.run(args.calls, WINDOW).with_context(|| side.contestant.name)?;
+        }
     }
     for turn in turns(args.rounds, sides.len()) {
         let side = &mut sides[turn];
