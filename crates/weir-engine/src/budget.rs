@@ -5,6 +5,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use crate::memory::{Footprint, Levels, MessagePlace};
+
 weir_wire::named_enum! {
     /// A share of the byte budget.
     ///
@@ -61,6 +63,8 @@ pub struct Budget {
     /// Bytes of waiting messages by [`Holder`]. Holders that fall into the same place count
     /// together.
     held: Box<[AtomicUsize]>,
+    /// All messages, by the number of their class.
+    levels: Box<[Levels]>,
     /// Drawn at the start, so that a peer cannot choose the holders with which it shares a place.
     seed: u64,
     peak: AtomicUsize,
@@ -92,6 +96,12 @@ impl Budget {
 
     /// A budget of `bytes_max` bytes, of which topics may retain `retention_bytes`, at most half.
     pub fn with_retention(bytes_max: usize, retention_bytes: usize) -> Arc<Self> {
+        Self::with_classes(bytes_max, retention_bytes, 1)
+    }
+
+    /// The same for messages whose [`crate::TopicMessage::class`] is below `classes`. Others count
+    /// for class 0.
+    pub fn with_classes(bytes_max: usize, retention_bytes: usize, classes: usize) -> Arc<Self> {
         let rest = (bytes_max - bytes_max / 4).saturating_sub(retention_bytes);
         let part =
             |share: Share| Part { bytes_max: share.bytes_max(bytes_max, rest), ..Part::default() };
@@ -99,6 +109,7 @@ impl Budget {
             bytes_max,
             parts: Share::ALL.map(part),
             held: (0..HOLDERS).map(|_| AtomicUsize::new(0)).collect(),
+            levels: (0..classes.max(1)).map(|_| Levels::default()).collect(),
             seed: RandomState::new().hash_one(bytes_max),
             peak: AtomicUsize::new(0),
             #[cfg(any(test, feature = "sim"))]
@@ -223,6 +234,20 @@ impl Budget {
         self.held.iter().map(|held| held.load(Ordering::Relaxed)).max().unwrap_or(0)
     }
 
+    /// The number of classes of messages.
+    pub fn classes(&self) -> usize {
+        self.levels.len()
+    }
+
+    /// The messages of a class that something of this kind keeps.
+    pub fn messages(&self, class: u16, place: MessagePlace) -> Footprint {
+        self.levels(class).get(place)
+    }
+
+    fn levels(&self, class: u16) -> &Levels {
+        self.levels.get(usize::from(class)).unwrap_or(&self.levels[0])
+    }
+
     fn hold_more(&self, holders: Holders, bytes: usize) {
         for Holder(place) in [Some(holders.target), holders.sender].into_iter().flatten() {
             self.held[usize::from(place)].fetch_add(bytes, Ordering::Relaxed);
@@ -270,8 +295,8 @@ impl Budget {
 ///
 /// On its way and in rings the message belongs to [`Share::Messages`]. In the queue of a slow
 /// connection it belongs to [`Share::Waiting`].
-/// Shape: the number of queues that hold the message and the number of its bytes, in one word, so
-/// that both change together.
+/// Shape: the number of queues that hold the message, whether a ring keeps it, and the number of its
+/// bytes, in one word, so that all change together.
 /// Invariant: the bytes are taken from `Waiting` while the count is above zero, and from `Messages`
 /// otherwise.
 #[derive(Debug)]
@@ -279,6 +304,7 @@ pub(crate) struct Charge {
     budget: Arc<Budget>,
     word: AtomicU64,
     holders: Holders,
+    class: u16,
     #[cfg(any(test, feature = "sim"))]
     overdrawn: AtomicUsize,
 }
@@ -296,44 +322,55 @@ pub(crate) struct Holders {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Holder(u16);
 
-/// Bits of the word for the bytes: 64 GiB. The other bits are for the count; they suffice for more
-/// queues than there are connections.
-const BYTES_BITS: u32 = 36;
-const ONE_QUEUE: u64 = 1 << BYTES_BITS;
+/// Bits of the word for the bytes: 32 GiB. The next bit tells that a ring keeps the message. The
+/// other bits are for the count; they suffice for more queues than there are connections.
+const BYTES_BITS: u32 = 35;
+const RETAINED: u64 = 1 << BYTES_BITS;
+const ONE_QUEUE: u64 = RETAINED << 1;
 
 const fn queues_of(word: u64) -> u64 {
-    word >> BYTES_BITS
+    word / ONE_QUEUE
 }
 
 const fn bytes_of(word: u64) -> usize {
-    (word & (ONE_QUEUE - 1)) as usize
+    (word & (RETAINED - 1)) as usize
+}
+
+const fn place_of(word: u64) -> MessagePlace {
+    match (queues_of(word), word & RETAINED) {
+        (0, 0) => MessagePlace::Moving,
+        (0, _) => MessagePlace::Retained,
+        _ => MessagePlace::Waiting,
+    }
 }
 
 impl Charge {
-    /// Takes `bytes` if messages then have no more than `bytes_max`.
+    /// Takes `bytes` for a message of a class, if messages then have no more than `bytes_max`.
     pub(crate) fn take(
         budget: &Arc<Budget>,
         bytes: usize,
         bytes_max: usize,
-        holders: Holders,
+        (holders, class): (Holders, u16),
     ) -> Option<Charge> {
         let taken = budget.take_within(Share::Messages, bytes, bytes_max);
-        taken.then(|| Self::of(budget, bytes, holders))
+        taken.then(|| Self::of(budget, bytes, (holders, class)))
     }
 
     /// Takes `bytes` in any case.
-    pub(crate) fn overdraw(budget: &Arc<Budget>, bytes: usize, holders: Holders) -> Charge {
+    pub(crate) fn overdraw(budget: &Arc<Budget>, bytes: usize, whose: (Holders, u16)) -> Charge {
         budget.overdraw(Share::Messages, bytes);
-        let charge = Self::of(budget, bytes, holders);
+        let charge = Self::of(budget, bytes, whose);
         charge.note_overdrawn(bytes);
         charge
     }
 
-    fn of(budget: &Arc<Budget>, bytes: usize, holders: Holders) -> Charge {
+    fn of(budget: &Arc<Budget>, bytes: usize, (holders, class): (Holders, u16)) -> Charge {
+        budget.levels(class).enter(MessagePlace::Moving, bytes);
         Charge {
             budget: Arc::clone(budget),
             word: AtomicU64::new(bytes as u64),
             holders,
+            class,
             #[cfg(any(test, feature = "sim"))]
             overdrawn: AtomicUsize::new(0),
         }
@@ -345,6 +382,33 @@ impl Charge {
 
     pub(crate) fn holders(&self) -> Holders {
         self.holders
+    }
+
+    pub(crate) fn class(&self) -> u16 {
+        self.class
+    }
+
+    fn levels(&self) -> &Levels {
+        self.budget.levels(self.class)
+    }
+
+    /// The word has changed.
+    fn note_place(&self, before: u64, now: u64) {
+        let (from, to) = (place_of(before), place_of(now));
+        if from != to {
+            self.levels().leave(from, bytes_of(before));
+            self.levels().enter(to, bytes_of(now));
+        }
+    }
+
+    /// Notes that a ring begins to keep the message, or ceases to.
+    pub(crate) fn retain(&self, is_retained: bool) {
+        let change = |word| if is_retained { word | RETAINED } else { word & !RETAINED };
+        let changed =
+            self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| Some(change(word)));
+        if let Ok(before) = changed {
+            self.note_place(before, change(before));
+        }
     }
 
     /// The bytes of the message.
@@ -378,7 +442,10 @@ impl Charge {
                 self.budget.hold_more(self.holders, bytes);
             }
             match self.exchange(word, word + bytes as u64) {
-                Ok(()) => return true,
+                Ok(()) => {
+                    self.levels().grow(place_of(word), bytes);
+                    return true;
+                }
                 Err(now) => word = now,
             }
             if is_waiting {
@@ -405,6 +472,7 @@ impl Charge {
                 Ok(()) => {
                     if is_first {
                         self.budget.give(Share::Messages, bytes);
+                        self.note_place(word, word + ONE_QUEUE);
                     }
                     return true;
                 }
@@ -435,6 +503,7 @@ impl Charge {
                     if is_last {
                         self.budget.hold_less(self.holders, bytes);
                         self.budget.give(Share::Waiting, bytes);
+                        self.note_place(word, word - ONE_QUEUE);
                     }
                     return;
                 }
@@ -460,7 +529,6 @@ impl Charge {
     fn note_overdrawn(&self, _bytes: usize) {}
 
     /// The number of queues that hold the message.
-    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn queues(&self) -> u64 {
         queues_of(self.word.load(Ordering::Acquire))
     }
@@ -472,6 +540,7 @@ impl Drop for Charge {
         self.budget.overdrawn.fetch_sub(*self.overdrawn.get_mut(), Ordering::Relaxed);
         let word = *self.word.get_mut();
         let bytes = bytes_of(word);
+        self.levels().leave(place_of(word), bytes);
         if queues_of(word) > 0 {
             self.budget.hold_less(self.holders, bytes);
             self.budget.give(Share::Waiting, bytes);
@@ -644,9 +713,9 @@ mod tests {
         assert_eq!(budget.used(), 0);
     }
 
-    fn holders(budget: &Budget, target: u64, sender: u64) -> Holders {
+    fn holders(budget: &Budget, target: u64, sender: u64) -> (Holders, u16) {
         let sender = (sender != 0).then(|| budget.holder(sender));
-        Holders { target: budget.holder(target), sender }
+        (Holders { target: budget.holder(target), sender }, 0)
     }
 
     /// The shares in which a message counts, and the bytes that its target and its sender hold.
@@ -707,12 +776,16 @@ mod tests {
         let charge =
             Charge::take(&budget, 300, usize::MAX, holders(&budget, 7, 8)).expect("there is room");
         std::thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| {
+            for thread in 0..4 {
+                let charge = &charge;
+                scope.spawn(move || {
                     for round in 0..20_000 {
                         assert!(charge.hold());
                         if round % 1000 == 0 {
                             charge.add(1);
+                        }
+                        if thread == 0 {
+                            charge.retain(round % 2 == 0);
                         }
                         charge.release();
                     }
@@ -720,7 +793,36 @@ mod tests {
             }
         });
         assert_eq!((charge.queues(), counts(&budget, &charge)), (0, [380, 0, 0, 0]));
+        assert_eq!(levels(&budget, 0), [(1, 380), (0, 0), (0, 0)]);
         drop(charge);
-        assert_eq!(budget.used(), 0);
+        assert_eq!((budget.used(), levels(&budget, 0)), (0, [(0, 0); 3]));
+    }
+
+    /// The number of messages of a class and their bytes: moving, retained, waiting.
+    fn levels(budget: &Budget, class: u16) -> [(usize, usize); 3] {
+        MessagePlace::ALL.map(|place| {
+            let Footprint { count, bytes } = budget.messages(class, place);
+            (count, bytes)
+        })
+    }
+
+    #[test]
+    fn a_message_counts_for_its_class_and_for_what_keeps_it() {
+        let budget = Budget::with_classes(16_000, 4_000, 2);
+        let (whose, _) = holders(&budget, 7, 0);
+        let charge = Charge::take(&budget, 300, usize::MAX, (whose, 1)).expect("there is room");
+        assert_eq!(levels(&budget, 1), [(1, 300), (0, 0), (0, 0)]);
+        charge.retain(true);
+        charge.add(20);
+        assert_eq!(levels(&budget, 1), [(0, 0), (1, 320), (0, 0)]);
+        assert!(charge.hold());
+        charge.retain(true);
+        assert_eq!(levels(&budget, 1), [(0, 0), (0, 0), (1, 320)]);
+        charge.release();
+        assert_eq!(levels(&budget, 1), [(0, 0), (1, 320), (0, 0)]);
+        let other = Charge::overdraw(&budget, 8, (whose, 7));
+        assert_eq!(levels(&budget, 0), [(1, 8), (0, 0), (0, 0)], "there is no such class");
+        drop((charge, other));
+        assert_eq!((levels(&budget, 0), levels(&budget, 1)), ([(0, 0); 3], [(0, 0); 3]));
     }
 }

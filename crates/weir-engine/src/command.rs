@@ -8,6 +8,7 @@ use weir_wire::CloseReason;
 
 use crate::id::{ConnId, DeviceRef, Origin, Priority, TopicId, Transport};
 use crate::message::{Item, Message};
+use crate::survey::Survey;
 use crate::tls::Session;
 
 /// A request to a shard, in the order of its queue.
@@ -241,6 +242,8 @@ pub enum Urgent {
     Close(ConnId, CloseReason),
     /// Look at connections.
     Inspect(Inspect),
+    /// Tell where memory is.
+    Survey(Survey),
     /// End the thread. The shard closes the remaining connections without a reason.
     Stop,
 }

@@ -15,6 +15,7 @@
 //! | `table`, `slot`, `topics`, `wheel` | connections, memberships, timers | any I/O |
 //! | `message`, `outbox`, `pool` | messages, items that wait for a socket, begun frames | decide what is sent |
 //! | `budget` | counts the bytes that wait, for all shards | free them |
+//! | `memory`, `survey` | sizes as the allocator counts them; what a shard tells of its memory | allocate |
 //! | `tls` | seals and opens records | make handshakes |
 //! | `net`, `sys` | the kernel as a trait, and the real one: the only `unsafe` code | know connections |
 //! | `stats`, `time` | counts, clock values | read a clock |
@@ -27,6 +28,7 @@ mod command;
 mod engine;
 mod id;
 mod mailbox;
+mod memory;
 mod message;
 mod net;
 mod outbox;
@@ -40,6 +42,7 @@ pub mod sim;
 mod sleep_flag;
 mod slot;
 mod stats;
+mod survey;
 mod sys;
 mod table;
 mod time;
@@ -57,9 +60,11 @@ pub use id::{ConnId, DeviceRef, Origin, OwnNode, Priority, SlowPolicy, TopicId, 
 #[cfg(feature = "sim")]
 pub use mailbox::Detached;
 pub use mailbox::{Credit, Full, Mailbox, NotOffered, NotPassed};
+pub use memory::{Footprint, MessagePlace, rounded, rounded_table};
 pub use message::{Item, Message, TopicMessage};
 pub use net::{Net, Ready, Waker};
 pub use settings::ShardSettings;
 pub use stats::{Cell, ConnectionLevel, DropRule, Durations, ShardStats};
+pub use survey::{BlockAge, BlockPurpose, Holding, HoldingKind, ShardMemory, Survey, SurveyPage};
 pub use sys::{ThreadShare, datagrams};
 pub use time::{Nanos, TICK};

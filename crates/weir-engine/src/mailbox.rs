@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use crossbeam_queue::ArrayQueue;
 
-use crate::command::{Adoption, Command, CreditKind, Inspect, InspectPage, Passed, Urgent};
+use crate::command::{Adoption, Command, CreditKind, Passed, Urgent};
+use crate::memory::{Footprint, rounded};
 use crate::net::Waker;
 use crate::sleep_flag::{Credits, SleepFlag};
 
@@ -52,7 +53,7 @@ pub(crate) struct Passage<S> {
     passed_shown: AtomicU64,
     /// The number of the last socket that the shard took or refused.
     taken: AtomicU64,
-    /// Answers to [`Inspect`]. A reply wakes the asker, which only the front's threads can do.
+    /// Answers to [`Urgent::Inspect`] and [`Urgent::Survey`]. A reply wakes the asker, which only the front's threads can do.
     answers: ArrayQueue<Answer>,
 }
 
@@ -60,10 +61,8 @@ pub(crate) struct Passage<S> {
 /// was open, the socket would have events at the shard even after the shard has closed it.
 pub(crate) type Pass<S> = Box<dyn Fn(S, Passed) -> Result<(), (S, NotPassed)> + Send + Sync>;
 
-struct Answer {
-    reply: Box<dyn FnOnce(InspectPage) + Send>,
-    page: InspectPage,
-}
+/// A reply with its page.
+type Answer = Box<dyn FnOnce() + Send>;
 
 weir_wire::named_enum! {
     /// Why a socket was not passed to a shard.
@@ -177,9 +176,9 @@ impl<S> Mailbox<S> {
     pub fn deliver_answers(&self) {
         let Some(passage) = &self.shared.passage else { return };
         let mut is_more = false;
-        while let Some(Answer { reply, page }) = passage.answers.pop() {
+        while let Some(answer) = passage.answers.pop() {
             is_more = true;
-            reply(page);
+            answer();
         }
         if is_more {
             // The shard may have waited for room.
@@ -195,6 +194,19 @@ impl<S> Mailbox<S> {
     /// The commands of one kind in the queue or being carried out.
     pub fn depth_of(&self, kind: CreditKind) -> usize {
         self.shared.credits_out(kind)
+    }
+
+    /// The commands in both queues, and the bytes of the queues. What a command or an answer owns
+    /// besides is not counted.
+    pub fn footprint(&self) -> Footprint {
+        let Shared { queue, reserved, passage, .. } = &*self.shared;
+        // A place also has its stamp.
+        let place = |bytes: usize| bytes.next_multiple_of(8) + size_of::<usize>();
+        let answers = passage.as_ref().map_or(0, |passage| passage.answers.capacity());
+        let bytes = rounded(queue.capacity() * place(size_of::<Command<S>>()))
+            + rounded(reserved.capacity() * place(size_of::<Urgent>()))
+            + rounded(answers * place(size_of::<Answer>()));
+        Footprint::new(queue.len() + reserved.len(), bytes)
     }
 
     /// Requests in the reserved queue.
@@ -300,14 +312,17 @@ impl<S> Inbox<S> {
         self.shared.passage.as_ref().is_none_or(|passage| !passage.answers.is_full())
     }
 
-    /// Answers an inspection. Returns whether the front must be woken for that.
-    pub(crate) fn answer(&self, inspect: Inspect, page: InspectPage) -> bool {
-        let reply = inspect.reply;
+    /// Answers an inspection or a survey. Returns whether the front must be woken for that.
+    pub(crate) fn answer<P: Send + 'static>(
+        &self,
+        reply: Box<dyn FnOnce(P) + Send>,
+        page: P,
+    ) -> bool {
         let Some(passage) = &self.shared.passage else {
             reply(page);
             return false;
         };
-        let pushed = passage.answers.push(Answer { reply, page }).is_ok();
+        let pushed = passage.answers.push(Box::new(move || reply(page))).is_ok();
         debug_assert!(pushed, "the shard takes a request when there is room for its answer");
         true
     }

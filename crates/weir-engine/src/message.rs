@@ -6,7 +6,8 @@ use std::sync::{Arc, OnceLock};
 use weir_wire::format::{self, Format};
 
 use crate::budget::{Budget, Charge, Holders, Share};
-use crate::id::{Priority, SlowPolicy};
+use crate::id::{Priority, SlowPolicy, TopicId};
+use crate::memory::rounded;
 use crate::time::Nanos;
 
 /// A message in the form that sockets take, shared by all its recipients.
@@ -14,7 +15,8 @@ use crate::time::Nanos;
 /// Shape: one frame, or the frames of one tick in a row, encoded before they enter a mailbox. If a
 /// connection needs another format, the message is encoded in it once. Beside the bytes stands what
 /// the shard needs to deliver them.
-/// Limits: the bytes count against the byte budget once, until the last reference is dropped.
+/// Limits: the bytes count against the byte budget once, as the allocator rounds them, until the
+/// last reference is dropped.
 /// Cost: one allocation for the frame, one for this struct, and three for the first other format. A
 /// delivery adds nothing.
 #[derive(Debug)]
@@ -29,6 +31,7 @@ pub struct Message {
     priority: Priority,
     slow: SlowPolicy,
     is_tick: bool,
+    topic: TopicId,
     offset: u64,
     key: Range<u32>,
     singles: Box<[Arc<Message>]>,
@@ -50,12 +53,6 @@ struct Encoding {
     tail: usize,
 }
 
-impl Encoding {
-    fn occupied(bytes: &[u8]) -> usize {
-        bytes.len() + size_of::<Others>()
-    }
-}
-
 /// The facts about a message to a topic that a shard needs beside its bytes.
 #[derive(Debug, Default)]
 pub struct TopicMessage {
@@ -66,6 +63,10 @@ pub struct TopicMessage {
     /// Whether this is the batch of a tick. It counts towards the high watermark only from the next
     /// batch on, together with the batches that come within 50 ms.
     pub is_tick: bool,
+    /// The topic; `None` if the message is for a device or for all.
+    pub topic: Option<TopicId>,
+    /// The number of the topic's class, for [`Budget::messages`]; 0: it has none.
+    pub class: u16,
     /// Epoch of its topic; 0: the message has no position.
     pub epoch: u64,
     /// Its offset in the topic; for a batch, the offset of the last message in it.
@@ -117,7 +118,8 @@ impl Message {
         let left = if topic.leaves_room { budget.bytes_max() / 16 } else { 0 };
         let bytes_max = budget.bytes_max_of(Share::Messages) - left;
         let bytes = occupied(&frame, &topic);
-        let charge = Charge::take(budget, bytes, bytes_max, holders(budget, &topic))?;
+        let whose = (holders(budget, &topic), topic.class);
+        let charge = Charge::take(budget, bytes, bytes_max, whose)?;
         Some(Self::charged(charge, frame, accepted_at, expires_at, topic))
     }
 
@@ -132,7 +134,8 @@ impl Message {
         expires_at: Option<Nanos>,
         topic: TopicMessage,
     ) -> Arc<Message> {
-        let charge = Charge::overdraw(budget, occupied(&frames, &topic), holders(budget, &topic));
+        let whose = (holders(budget, &topic), topic.class);
+        let charge = Charge::overdraw(budget, occupied(&frames, &topic), whose);
         Self::charged(charge, frames, accepted_at, expires_at, topic)
     }
 
@@ -155,6 +158,7 @@ impl Message {
             priority,
             slow,
             is_tick,
+            topic: topic.topic.unwrap_or(TopicId::NONE),
             offset,
             key,
             singles,
@@ -162,6 +166,11 @@ impl Message {
             replaces,
             charge,
         })
+    }
+
+    /// The bytes that a message with such a frame occupies, before it has other formats.
+    pub fn occupied_by(frame_bytes: usize) -> usize {
+        rounded(frame_bytes) + rounded(size_of::<Message>() + ARC_BYTES)
     }
 
     /// The frame, length prefix included.
@@ -181,7 +190,8 @@ impl Message {
             return true;
         }
         let (bytes, tail) = self.encoded(format);
-        let occupied = Encoding::occupied(&bytes);
+        let begins = self.others.get().is_none();
+        let occupied = rounded(bytes.len()) + if begins { rounded(size_of::<Others>()) } else { 0 };
         if !self.charge.try_add(occupied) {
             return false;
         }
@@ -220,12 +230,15 @@ impl Message {
     }
 
     fn encoding(&self, format: Format) -> (&Encoding, bool) {
-        let mut is_new = false;
-        let others = self.others.get_or_init(Box::default);
+        let (mut is_new, mut begins) = (false, 0);
+        let others = self.others.get_or_init(|| {
+            begins = rounded(size_of::<Others>());
+            Box::default()
+        });
         let encoding = others.0[format.index() - 1].get_or_init(|| {
             is_new = true;
             let (bytes, tail) = self.encoded(format);
-            self.charge.add(Encoding::occupied(&bytes));
+            self.charge.add(begins + rounded(bytes.len()));
             Encoding { bytes, tail }
         });
         (encoding, is_new)
@@ -252,8 +265,9 @@ impl Message {
             Some(tail) => [&shared[..shared.len() - shared_tail], tail].concat(),
             None => shared.to_vec(),
         };
-        let bytes = frame.len() + size_of::<Message>();
-        let charge = Charge::take(self.charge.budget(), bytes, usize::MAX, self.charge.holders())?;
+        let bytes = Message::occupied_by(frame.len());
+        let whose = (self.charge.holders(), self.charge.class());
+        let charge = Charge::take(self.charge.budget(), bytes, usize::MAX, whose)?;
         Some(Arc::new(Message {
             frame: frame.into_boxed_slice(),
             format,
@@ -264,6 +278,7 @@ impl Message {
             priority: self.priority,
             slow: self.slow,
             is_tick: self.is_tick,
+            topic: self.topic,
             offset: self.offset,
             key: 0..0,
             singles: Box::default(),
@@ -297,6 +312,16 @@ impl Message {
     pub(crate) fn release(&self) {
         self.charge.release();
         self.singles.iter().for_each(|single| single.charge.release());
+    }
+
+    /// Notes that a ring begins to keep it, or ceases to.
+    pub fn retain(&self, is_retained: bool) {
+        self.charge.retain(is_retained);
+    }
+
+    /// Its topic, if it has one.
+    pub(crate) fn topic(&self) -> Option<TopicId> {
+        Some(self.topic).filter(|topic| *topic != TopicId::NONE)
     }
 
     /// Epoch of its topic; 0 if it has no position.
@@ -371,8 +396,11 @@ fn holders(budget: &Budget, topic: &TopicMessage) -> Holders {
 }
 
 fn occupied(frame: &[u8], topic: &TopicMessage) -> usize {
-    frame.len() + size_of::<Message>() + size_of_val(&*topic.singles)
+    Message::occupied_by(frame.len()) + rounded(size_of_val(&*topic.singles))
 }
+
+/// The two counts of an `Arc`.
+const ARC_BYTES: usize = 2 * size_of::<usize>();
 
 /// An item in the queue of a connection: a shared message, or a frame for this connection alone.
 #[derive(Debug, Clone)]

@@ -10,6 +10,7 @@ use weir_wire::format::Format;
 
 use crate::budget::{Budget, Holders};
 use crate::id::TopicId;
+use crate::memory::rounded;
 use crate::message::{Item, Message};
 use crate::slot::Slot;
 use crate::time::Nanos;
@@ -37,6 +38,8 @@ pub(crate) struct Outbox {
     grace_bytes: usize,
     grace_at: Nanos,
     bytes_behind: usize,
+    /// When something began to wait.
+    pub(crate) began_at: Nanos,
     /// The bytes that the shard's lease holds for this outbox.
     pub(crate) charged: usize,
     /// The number of items, from the first on, whose messages count as waiting. The items behind
@@ -57,6 +60,10 @@ pub(crate) struct Outbox {
     /// Neighbours in the list of connections that lag, longest-lagging first.
     pub(crate) lag_links: Links,
 }
+
+/// One of the allocator's size classes.
+const OUTBOX_BYTES: usize = 192;
+const _: () = assert!(size_of::<Outbox>() <= OUTBOX_BYTES);
 
 /// The rest of a record that the kernel has refused. Its items are committed.
 pub(crate) struct Sealed {
@@ -185,6 +192,37 @@ impl Outbox {
         let sealed = self.sealed.as_ref().map_or(0, |sealed| sealed.footprint());
         let items = self.items.capacity() * size_of::<Item>();
         size_of::<Outbox>() + items + lags + sealed + self.own_bytes
+    }
+
+    /// The bytes that the allocator takes for this outbox.
+    ///
+    /// Cost: looks at each item if frames for this connection alone wait.
+    pub(crate) fn occupied(&self) -> usize {
+        let frames = if self.own_bytes == 0 {
+            0
+        } else {
+            self.items.iter().map(|item| rounded(item.own_bytes())).sum()
+        };
+        let sealed = self
+            .sealed
+            .as_ref()
+            .map_or(0, |sealed| rounded(size_of::<Sealed>()) + rounded(sealed.rest.len()));
+        let lists = rounded(self.items.capacity() * size_of::<Item>())
+            + rounded(self.lags.capacity() * size_of::<Lag>());
+        rounded(size_of::<Outbox>()) + lists + sealed + frames
+    }
+
+    /// The first message that waits, if one does.
+    pub(crate) fn first_message(&self) -> Option<&Arc<Message>> {
+        self.items.iter().take(LOOKS_MAX).find_map(message_of)
+    }
+
+    /// The first waiting message that no other queue holds.
+    ///
+    /// Cost: looks at [`LOOKS_MAX`] items at most.
+    pub(crate) fn first_of_its_own(&self) -> Option<&Arc<Message>> {
+        let held = self.items.iter().take(self.held.min(LOOKS_MAX)).filter_map(message_of);
+        held.into_iter().find(|message| message.charge().queues() == 1)
     }
 
     /// Appends an item. The kernel has `sent` of its bytes already (only for the first item).
@@ -336,6 +374,13 @@ impl Drop for Outbox {
     }
 }
 
+fn message_of(item: &Item) -> Option<&Arc<Message>> {
+    match item {
+        Item::Message(message) => Some(message),
+        Item::Frame(_) => None,
+    }
+}
+
 fn release(item: &Item) {
     match item {
         Item::Message(message) => message.release(),
@@ -347,10 +392,7 @@ fn release(item: &Item) {
 impl Outbox {
     /// The messages in this outbox that count as waiting.
     pub(crate) fn held(&self) -> impl Iterator<Item = &Arc<Message>> {
-        self.items.iter().take(self.held).filter_map(|item| match item {
-            Item::Message(message) => Some(message),
-            Item::Frame(_) => None,
-        })
+        self.items.iter().take(self.held).filter_map(message_of)
     }
 
     /// Whether all its items count as waiting.

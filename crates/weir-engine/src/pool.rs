@@ -1,5 +1,6 @@
 //! Blocks for frames that arrive in pieces. A pool keeps used blocks, by size class.
 
+use crate::memory::{Footprint, rounded};
 use crate::time::Tick;
 
 /// The bytes of a begun frame, or of frames for which the front has no room.
@@ -49,12 +50,28 @@ impl Block {
         self.bytes.len() + size_of::<Block>()
     }
 
+    /// The bytes that the allocator takes for it.
+    pub(crate) fn occupied(&self) -> usize {
+        rounded(size_of::<Block>()) + rounded(self.bytes.len())
+    }
+
     fn room(&self) -> usize {
         self.bytes.len() - self.filled
     }
 }
 
 impl Pool {
+    /// The free blocks.
+    pub(crate) fn footprint(&self) -> Footprint {
+        let mut sum = Footprint::default();
+        for (class, free) in self.free.iter().enumerate() {
+            let block = rounded(size_of::<Block>()) + rounded(class_bytes(class));
+            let list = rounded(free.capacity() * size_of::<Box<Block>>());
+            sum += Footprint::new(free.len(), free.len() * block + list);
+        }
+        sum
+    }
+
     /// A block that holds `bytes` and was begun at `since`.
     pub(crate) fn take(&mut self, bytes: &[u8], since: Tick) -> Box<Block> {
         let mut block = match class_of(bytes.len()) {

@@ -6,6 +6,7 @@ use weir_wire::format::Format;
 
 use crate::chunks::Chunks;
 use crate::id::{ConnId, DeviceRef, Origin, OwnNode, Priority, Transport};
+use crate::memory::{Footprint, rounded};
 use crate::outbox::Outbox;
 use crate::pool::Block;
 use crate::slot::{Slot, TlsSlot};
@@ -273,6 +274,12 @@ impl<S> Table<S> {
     /// Slots that exist, used, free or retired.
     pub(crate) fn slots(&self) -> u32 {
         self.entries.len()
+    }
+
+    /// The entries in use, and the bytes of the whole table.
+    pub(crate) fn footprint(&self) -> Footprint {
+        let free = rounded(self.free.capacity() * size_of::<Slot>());
+        Footprint::new(self.in_use, self.entries.occupied() + free)
     }
 
     /// The running number that the next welcome will carry.

@@ -2,8 +2,10 @@
 //! other's list.
 
 use crate::chunks::Chunks;
-use crate::id::{Priority, TopicId};
+use crate::id::{ConnId, Priority, TopicId};
+use crate::memory::{Footprint, rounded};
 use crate::slot::Slot;
+use crate::time::{TICK, Tick};
 
 /// A connection's membership in a topic, kept in its entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +60,14 @@ impl Memberships {
         }
     }
 
+    /// The bytes that the memberships occupy outside the entry.
+    pub(crate) fn occupied(&self) -> usize {
+        self.spill.as_ref().map_or(0, |spill| {
+            rounded(size_of::<Vec<Membership>>())
+                + rounded(spill.capacity() * size_of::<Membership>())
+        })
+    }
+
     fn push(&mut self, membership: Membership) {
         let index = self.len();
         if index < INLINE {
@@ -85,20 +95,57 @@ impl Memberships {
 }
 
 /// An element of a topic's vector.
+///
+/// Shape: 8 bytes: the connection's slot and whether it is still there (23 bits), the index of the
+/// membership in the connection's entry (13), and the second in which it joined (28).
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Member {
-    /// The connection's slot; none once it has left.
-    pub(crate) slot: Slot,
-    /// Index of the membership in the connection's entry.
-    index: u32,
-}
+pub(crate) struct Member(u64);
+
+const SLOT_BITS: u32 = 23;
+const INDEX_BITS: u32 = 13;
+const INDEX_MASK: u64 = (1 << INDEX_BITS) - 1;
+/// Eight years after the start of the shard. What joins later counts as of then.
+const JOINED_MAX: u64 = (1 << (u64::BITS - SLOT_BITS - INDEX_BITS)) - 1;
+/// The slot of a member that has left.
+const LEFT: u64 = (1 << SLOT_BITS) - 1;
+const _: () = assert!((ConnId::SLOTS_MAX as u64) < LEFT);
+const _: () = assert!(size_of::<Member>() == 8);
 
 impl Member {
+    fn new(slot: Slot, index: u32, now: Tick) -> Member {
+        debug_assert!(index < 1 << INDEX_BITS, "a connection is in 4,096 topics at most");
+        let joined = (u64::from(now.0) / TICKS_A_SECOND).min(JOINED_MAX);
+        let place = u64::from(slot.index()) | u64::from(index) << SLOT_BITS;
+        Member(place | joined << (SLOT_BITS + INDEX_BITS))
+    }
+
     /// The slot, unless the member has left.
     pub(crate) fn present(self) -> Option<Slot> {
-        self.slot.some()
+        let slot = self.0 & LEFT;
+        (slot != LEFT).then(|| Slot::at(slot as u32))
+    }
+
+    fn index(self) -> u32 {
+        (self.0 >> SLOT_BITS & INDEX_MASK) as u32
+    }
+
+    fn set_index(&mut self, index: u32) {
+        self.0 = self.0 & !(INDEX_MASK << SLOT_BITS) | u64::from(index) << SLOT_BITS;
+    }
+
+    fn set_left(&mut self) {
+        self.0 |= LEFT;
+    }
+
+    /// When it joined, to a second.
+    pub(crate) fn joined(self) -> Tick {
+        let seconds = self.0 >> (SLOT_BITS + INDEX_BITS);
+        Tick(u32::try_from(seconds * TICKS_A_SECOND).unwrap_or(u32::MAX))
     }
 }
+
+const TICKS_A_SECOND: u64 = 10;
+const _: () = assert!(TICK.as_millis() * TICKS_A_SECOND as u128 == 1000);
 
 /// The members of one topic with one priority.
 #[derive(Debug, Default)]
@@ -123,6 +170,8 @@ pub(crate) struct Topics {
     memberships: usize,
     /// Topics with at least one vector that is not empty.
     with_members: usize,
+    /// Bytes of all vectors.
+    vector_bytes: usize,
 }
 
 /// Topics a chunk: 4 KiB.
@@ -139,7 +188,13 @@ pub(crate) trait Members {
 impl Topics {
     pub(crate) const fn new() -> Self {
         let by_priority = [Chunks::new(), Chunks::new(), Chunks::new()];
-        Self { by_priority, memberships: 0, with_members: 0 }
+        Self { by_priority, memberships: 0, with_members: 0, vector_bytes: 0 }
+    }
+
+    /// The memberships, and the bytes of the topics' tables and vectors.
+    pub(crate) fn footprint(&self) -> Footprint {
+        let tables = self.by_priority.iter().map(Chunks::occupied).sum::<usize>();
+        Footprint::new(self.memberships, tables + self.vector_bytes)
     }
 
     pub(crate) fn memberships(&self) -> usize {
@@ -182,14 +237,25 @@ impl Topics {
     }
 
     /// Enters the connection at `slot` into a topic that it is not in.
-    pub(crate) fn join(&mut self, entries: &mut impl Members, slot: Slot, topic: TopicId) {
+    pub(crate) fn join(
+        &mut self,
+        entries: &mut impl Members,
+        slot: Slot,
+        topic: TopicId,
+        now: Tick,
+    ) {
         self.with_members += usize::from(!self.is_listed(topic));
         let table = &mut self.by_priority[entries.priority(slot).index()];
         let members = &mut table.get_or_add(topic.0, Topic::default).members;
         let memberships = entries.memberships(slot);
         debug_assert!(memberships.find(topic).is_none(), "joins a topic once");
-        let member = Member { slot, index: index(memberships.len()) };
+        let member = Member::new(slot, index(memberships.len()), now);
         memberships.push(Membership { topic, position: index(members.len()) });
+        if members.len() == members.capacity() {
+            self.vector_bytes -= vector_bytes(members);
+            members.reserve(1);
+            self.vector_bytes += vector_bytes(members);
+        }
         members.push(member);
         self.memberships += 1;
     }
@@ -201,17 +267,18 @@ impl Topics {
         let left = memberships.swap_remove(at);
         let moved = memberships.iter().nth(at).copied();
         if let Some(moved) = moved {
-            table[moved.topic.0].members[moved.position as usize].index = index(at);
+            table[moved.topic.0].members[moved.position as usize].set_index(index(at));
         }
         let topic = &mut table[left.topic.0];
         if topic.walkers > 0 {
-            topic.members[left.position as usize].slot = Slot::NONE;
+            topic.members[left.position as usize].set_left();
             topic.tombstones += 1;
         } else {
             topic.members.swap_remove(left.position as usize);
-            if let Some(moved) = topic.members.get(left.position as usize) {
-                entries.memberships(moved.slot).get_mut(moved.index as usize).position =
-                    left.position;
+            if let Some(moved) = topic.members.get(left.position as usize)
+                && let Some(slot) = moved.present()
+            {
+                entries.memberships(slot).get_mut(moved.index() as usize).position = left.position;
             }
             self.with_members -= usize::from(!self.is_listed(left.topic));
         }
@@ -238,6 +305,7 @@ impl Topics {
             return;
         }
         if topic.tombstones as usize == topic.members.len() {
+            self.vector_bytes -= vector_bytes(&topic.members);
             *topic = Topic::default();
             self.with_members -= usize::from(!self.is_listed(id));
             return;
@@ -245,12 +313,12 @@ impl Topics {
         topic.tombstones = 0;
         let mut position = 0;
         topic.members.retain(|member| {
-            let present = member.slot != Slot::NONE;
-            if present {
-                entries.memberships(member.slot).get_mut(member.index as usize).position = position;
+            let present = member.present();
+            if let Some(slot) = present {
+                entries.memberships(slot).get_mut(member.index() as usize).position = position;
                 position += 1;
             }
-            present
+            present.is_some()
         });
     }
 
@@ -263,6 +331,7 @@ impl Topics {
                 "a topic without members is retired"
             );
             if topic.walkers == 0 {
+                self.vector_bytes -= vector_bytes(&topic.members);
                 *topic = Topic::default();
             }
         }
@@ -273,7 +342,7 @@ impl Topics {
 impl Member {
     /// Whether this is the membership at `index` of the connection at `slot`.
     pub(crate) fn is(self, slot: Slot, index: usize) -> bool {
-        self.slot == slot && self.index as usize == index
+        self.present() == Some(slot) && self.index() as usize == index
     }
 }
 
@@ -297,6 +366,11 @@ impl Topics {
                 })?;
             }
         }
+        let tables = self.by_priority.iter().flat_map(Chunks::iter);
+        let bytes: usize = tables.map(|topic| vector_bytes(&topic.members)).sum();
+        if bytes != self.vector_bytes {
+            return Err(format!("the vectors have {bytes} bytes, {} counted", self.vector_bytes));
+        }
         if memberships != self.memberships {
             return Err(format!("{memberships} members, {} memberships", self.memberships));
         }
@@ -317,6 +391,10 @@ impl Topic {
         }
         Ok(self.members.len() - left)
     }
+}
+
+fn vector_bytes(members: &Vec<Member>) -> usize {
+    rounded(members.capacity() * size_of::<Member>())
 }
 
 fn index(count: usize) -> u32 {
@@ -341,6 +419,7 @@ mod tests {
         }
     }
 
+    const NOW: Tick = Tick(57);
     const SLOTS: u32 = 12;
     /// Topics lie in two chunks, and one between them is skipped.
     const TOPICS: [TopicId; 5] = [TopicId(0), TopicId(1), TopicId(2), TopicId(300), TopicId(301)];
@@ -392,7 +471,7 @@ mod tests {
                 match kind {
                     0 | 1 => match entries[slot.index() as usize].find(topic) {
                         None => {
-                            topics.join(&mut entries, slot, topic);
+                            topics.join(&mut entries, slot, topic, NOW);
                             model.entry(topic).or_default().insert(slot);
                         }
                         Some(at) => {
@@ -424,12 +503,12 @@ mod tests {
         let mut entries: Vec<Memberships> = (0..6).map(|_| Memberships::NONE).collect();
         let mut topics = Topics::new();
         let (topic, high) = (TopicId(1), Priority::High);
-        topics.join(&mut entries, Slot::at(0), topic);
+        topics.join(&mut entries, Slot::at(0), topic, NOW);
         topics.begin_walk(high, topic);
         topics.leave(&mut entries, Slot::at(0), 0);
         topics.retire(topic);
-        topics.join(&mut entries, Slot::at(3), topic);
-        topics.join(&mut entries, Slot::at(4), topic);
+        topics.join(&mut entries, Slot::at(3), topic, NOW);
+        topics.join(&mut entries, Slot::at(4), topic, NOW);
         topics.end_walk(&mut entries, high, topic);
         assert_eq!(topics.end(high, topic), 1, "the tombstone is swept, the newcomer stays");
         assert_eq!((topics.end_of_all(topic), topics.with_members()), (2, 1));
@@ -444,10 +523,22 @@ mod tests {
     fn a_lone_member_of_a_high_topic_id_costs_little() {
         let mut entries: Vec<Memberships> = vec![Memberships::NONE];
         let mut topics = Topics::new();
-        topics.join(&mut entries, Slot::at(0), TopicId(1_000_000));
+        topics.join(&mut entries, Slot::at(0), TopicId(1_000_000), NOW);
         let table = &topics.by_priority[Priority::High.index()];
         let chunks = (0..table.len()).step_by(TOPIC_CHUNK);
         assert_eq!(chunks.filter(|at| table.get(*at).is_some()).count(), 1);
+    }
+
+    #[test]
+    fn a_member_knows_slot_index_and_second() {
+        let mut member = Member::new(Slot::at(4_194_303), 4095, Tick(u32::MAX));
+        assert!(member.is(Slot::at(4_194_303), 4095));
+        assert_eq!(member.joined(), Tick(2_684_354_550), "the last second that it can tell");
+        member.set_index(7);
+        assert!(member.is(Slot::at(4_194_303), 7));
+        member.set_left();
+        assert_eq!((member.present(), member.index()), (None, 7));
+        assert_eq!(Member::new(Slot::at(0), 0, Tick(129)).joined(), Tick(120));
     }
 
     #[test]

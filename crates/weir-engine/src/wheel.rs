@@ -57,6 +57,11 @@ impl Wheel {
         self.armed == 0
     }
 
+    /// The bytes of the list heads.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of_val(&*self.heads)
+    }
+
     /// Makes the entry fire at `at` or before.
     pub(crate) fn arm(&mut self, entries: &mut impl Timed, slot: Slot, at: Tick) {
         let at = Tick(at.0.clamp(self.polled.0 + 1, NOT_ARMED.0 - 1));

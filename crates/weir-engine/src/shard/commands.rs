@@ -40,6 +40,7 @@ impl<N: Net, F: Front> Shard<N, F> {
                     }
                 }
                 Urgent::Inspect(inspect) => self.inspect(inspect),
+                Urgent::Survey(survey) => self.survey(survey),
                 Urgent::Stop => self.stopped = true,
             }
         }
@@ -189,7 +190,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         if self.refuses_topic(slot, topic, &reply) {
             return self.report(Report::NotEntered { conn, topic }, true);
         }
-        self.topics.join(&mut self.table, slot, topic);
+        let now = self.tick();
+        self.topics.join(&mut self.table, slot, topic, now);
         self.send_item(slot, &Item::Frame(reply));
         self.inbox.return_credit(CreditKind::Control);
     }

@@ -11,6 +11,7 @@ use weir_wire::CloseReason;
 
 use crate::command::Drain;
 use crate::id::{ConnId, Priority, TopicId};
+use crate::memory::{Footprint, rounded};
 use crate::message::Message;
 use crate::outbox::GATHER_MAX;
 use crate::slot::Slot;
@@ -131,6 +132,19 @@ impl Fanouts {
     /// The number of messages whose fan-out has begun and not ended.
     pub(super) fn len(&self) -> usize {
         self.running.len() - self.free.len()
+    }
+
+    /// The running walks, and the bytes of the lists.
+    pub(super) fn footprint(&self) -> Footprint {
+        let of_rank = |rank: &Rank| {
+            rounded(rank.waiting.capacity() * size_of::<Walk>())
+                + rounded(rank.walked.capacity() * size_of::<Walk>())
+                + rounded(rank.touched.capacity() * size_of::<Slot>())
+        };
+        let lists = rounded(self.running.capacity() * size_of::<Running>())
+            + rounded(self.free.capacity() * size_of::<u32>())
+            + rounded(self.behind.capacity() * size_of::<(u64, Behind)>());
+        Footprint::new(self.len(), self.ranks.iter().map(of_rank).sum::<usize>() + lists)
     }
 
     /// Begins a walk for each priority that has connections; `ends` has the end of each walk.

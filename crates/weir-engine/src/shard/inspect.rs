@@ -18,9 +18,10 @@ impl<N: Net, F: Front> Shard<N, F> {
     pub(super) fn inspect(&mut self, inspect: Inspect) {
         // A reply that is dropped wakes the asker, and a shard with descriptors of its own cannot
         // do that. So a panic here leaks it.
-        let inspect = ManuallyDrop::new(inspect);
-        let page = self.look(inspect.what);
-        self.owes_wake |= self.inbox.answer(ManuallyDrop::into_inner(inspect), page);
+        let Inspect { what, reply } = inspect;
+        let reply = ManuallyDrop::new(reply);
+        let page = self.look(what);
+        self.owes_wake |= self.inbox.answer(ManuallyDrop::into_inner(reply), page);
     }
 
     fn look(&self, what: InspectWhat) -> InspectPage {

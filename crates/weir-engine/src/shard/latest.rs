@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use crate::budget::Budget;
 use crate::id::TopicId;
+use crate::memory::Footprint;
 use crate::message::Message;
 use crate::outbox::{GATHER_MAX, Lag};
 use crate::time::Nanos;
@@ -225,6 +226,15 @@ impl Latest {
         batch: &mut Vec<Arc<Message>>,
     ) -> Option<u64> {
         self.topics.get(&lag.topic)?.gather(lag, now, batch)
+    }
+
+    /// The kept messages, and the bytes of the stores.
+    pub(super) fn footprint(&self) -> Footprint {
+        let mut sum = Footprint::default();
+        for store in self.topics.values() {
+            sum += Footprint::new(store.by_order.len(), store.footprint());
+        }
+        sum
     }
 
     /// The most bytes that a holder has, among the topics of these lags.

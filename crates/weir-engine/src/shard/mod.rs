@@ -14,7 +14,7 @@
 //! - from devices: `read`, `rate` (how fast they may send), `secure` (TLS), `websocket`;
 //! - to devices: `write` (sends and flow control), `walk` (fan-outs), `catch_up` (conflation),
 //!   `resume`, `forms` (formats other than a stream of frames);
-//! - from the front: `commands`, `inspect`;
+//! - from the front: `commands`, `inspect`, `survey` (memory);
 //! - ends: `close`, `deadlines`, `relief` (which connections end when room is short);
 //! - only for tests: `check` (invariants), `seeded_bugs`.
 
@@ -37,6 +37,7 @@ mod resume;
 mod resumes;
 mod secure;
 mod seeded_bugs;
+mod survey;
 mod tls_table;
 mod walk;
 mod websocket;

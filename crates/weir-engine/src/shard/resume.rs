@@ -37,7 +37,8 @@ impl<N: Net, F: Front> Shard<N, F> {
             }
             let is_open = self.table[slot].state == State::Open;
             if is_open && is_last {
-                self.topics.join(&mut self.table, slot, topic);
+                let now = self.tick();
+                self.topics.join(&mut self.table, slot, topic, now);
                 self.ask_for_more(slot);
             } else if is_open {
                 self.go_on_with_resume(slot, topic, resume, after);

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use crate::id::TopicId;
+use crate::memory::Footprint;
 use crate::slot::Slot;
 
 /// The running resumes, by connection and topic.
@@ -53,6 +54,11 @@ pub(super) const RESUME_BYTES: usize = 64;
 impl Resumes {
     pub(super) fn is_empty(&self) -> bool {
         self.running.is_empty()
+    }
+
+    /// The running resumes.
+    pub(super) fn footprint(&self) -> Footprint {
+        Footprint::new(self.running.len(), self.running.len() * RESUME_BYTES)
     }
 
     /// Whether the connection at `slot` resumes `topic`.

@@ -3,6 +3,7 @@
 use std::io::IoSlice;
 
 use crate::chunks::Chunks;
+use crate::memory::{Footprint, rounded};
 use crate::pool::Block;
 use crate::slot::TlsSlot;
 use crate::stats::ShardStats;
@@ -66,6 +67,13 @@ const SCRATCH_BYTES: usize = 17 * 1024;
 impl TlsTable {
     pub(super) const fn new() -> Self {
         Self { entries: Chunks::new(), free: Vec::new(), scratch: Vec::new() }
+    }
+
+    /// The connections with TLS, and the bytes of the whole table.
+    pub(super) fn footprint(&self) -> Footprint {
+        let free = rounded(self.free.capacity() * size_of::<TlsSlot>());
+        let count = self.entries.len() as usize - self.free.len();
+        Footprint::new(count, self.entries.occupied() + free)
     }
 
     /// Takes over the record session of a connection. Returns its place.

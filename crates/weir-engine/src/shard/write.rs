@@ -186,12 +186,12 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// The connection's outbox. If it has none, it gets a spare one.
     pub(super) fn outbox(&mut self, slot: Slot) -> &mut Outbox {
-        let spare = &mut self.spare_outboxes;
+        let (spare, now) = (&mut self.spare_outboxes, self.now);
         let entry = &mut self.table[slot];
         let format = entry.format();
         entry.outbox.get_or_insert_with(|| {
             let mut outbox = spare.pop().unwrap_or_default();
-            outbox.format = format;
+            (outbox.format, outbox.began_at) = (format, now);
             outbox
         })
     }

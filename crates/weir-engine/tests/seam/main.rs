@@ -13,3 +13,4 @@ mod rate;
 mod resume;
 mod slow;
 mod stage;
+mod survey;

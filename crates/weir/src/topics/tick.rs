@@ -71,7 +71,7 @@ impl Tick {
                 .map_or(0, |message| message.occupied_bytes()),
             false => 0,
         };
-        self.bytes - replaced + offer.frame_bytes + size_of::<Message>()
+        self.bytes - replaced + Message::occupied_by(offer.frame_bytes)
     }
 
     /// Takes a message; returns whether it replaced an older one.

@@ -106,7 +106,7 @@ fn a_tick_beyond_the_frame_limit_leaves_as_several_frames_in_one_message() {
 #[test]
 fn a_tick_that_cannot_leave_goes_on_to_its_bound() {
     let budget = Budget::new(1 << 20);
-    let tick_bytes_max = 90 + 2 * size_of::<Message>();
+    let tick_bytes_max = 2 * Message::occupied_by(45);
     let (router, mut shard) =
         topic(TopicClass { tick_bytes_max, conflation: true, ..TopicClass::default() });
     let busy: Vec<_> =

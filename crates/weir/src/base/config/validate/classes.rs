@@ -120,7 +120,7 @@ impl Config {
             let frame = self.limits.frame_bytes_max;
             let message =
                 if class.message_bytes_max == 0 { frame } else { class.message_bytes_max };
-            let message = message + size_of::<Message>();
+            let message = Message::occupied_by(message);
             if !(message..=retention_bytes).contains(&class.retention_bytes) {
                 let allowed = format!(
                     "{message} (a message of the largest size, with the bytes that it occupies in addition \

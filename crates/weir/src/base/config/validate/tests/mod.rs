@@ -256,7 +256,7 @@ fn ticks_and_sizes() {
 
 #[test]
 fn retention() {
-    let least = 65_536 + size_of::<weir_engine::Message>();
+    let least = weir_engine::Message::occupied_by(65_536);
     check_class(&[
         (r#""pattern": "a", "retention_messages": 1000000"#, ""),
         (&format!(r#""pattern": "a", "retention_messages": 1, "retention_bytes": {least}"#), ""),
