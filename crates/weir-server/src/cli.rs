@@ -26,6 +26,8 @@ pub(crate) enum Command {
     Subscribe(SubscribeArgs),
     // Its own description is longer.
     Drain(DrainArgs),
+    /// Tell where the memory of a running gateway is, or what keeps it.
+    Memory(MemoryArgs),
     /// Import, list and revoke devices in the `[store]` of the configuration.
     Devices(DevicesArgs),
     // Its own description is longer.
@@ -154,6 +156,22 @@ fn connections(text: &str) -> Result<usize, String> {
 fn rate(text: &str) -> Result<f64, String> {
     let rate = text.parse::<f64>().ok().filter(|rate| (0.001..=1_000.0).contains(rate));
     rate.ok_or_else(|| "a number of 0.001 to 1000".to_owned())
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MemoryArgs {
+    /// List what has kept memory for longest: outboxes, messages that one connection keeps, begun
+    /// frames, subscriptions and rings.
+    #[arg(long)]
+    pub(crate) oldest: bool,
+    /// List at most this many of each kind.
+    #[arg(long, value_name = "N", default_value_t = 10, requires = "oldest")]
+    pub(crate) limit: usize,
+    /// Print the gateway's answer as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) api: AdminArgs,
 }
 
 /// The admin API of a running gateway.

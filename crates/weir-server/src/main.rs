@@ -9,6 +9,7 @@ mod doctor;
 mod drain;
 mod http;
 mod log;
+mod memory;
 mod output;
 mod publish;
 mod serve;
@@ -45,6 +46,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Serve(args) => return serve::run(config::load(file)?, Begin::of(args.new_store)),
         Command::Publish(args) => block_on(publish::run(args, file))?,
         Command::Drain(args) => block_on(drain::run(args, file))?,
+        Command::Memory(args) => block_on(memory::run(args, file))?,
         Command::Subscribe(args) => block_on(subscribe::run(args, file))?,
         Command::Devices(args) => block_on(devices::run(args, file))?,
         Command::Doctor(args) => return doctor::run(&args, file),

@@ -57,6 +57,7 @@ async fn serve(
     let config = settings.gateway;
     let mut builder =
         Gateway::builder().config(config.clone()).allocated_bytes(sys::allocated_bytes);
+    builder = builder.diagnostics(Arc::new(sys::Process));
     if let Some(devices) = &devices {
         builder = builder.devices(Arc::clone(devices));
     }

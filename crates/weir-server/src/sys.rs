@@ -1,7 +1,8 @@
 //! The allocator. This is the only file of the program with an unsafe attribute.
 
 use tikv_jemalloc_ctl::thread::{self, ThreadLocal};
-use tikv_jemalloc_ctl::{epoch, stats};
+use tikv_jemalloc_ctl::{Access as _, AsName as _, epoch, stats};
+use weir::{AllocatorStats, Diagnostics};
 
 /// Bytes that the calling thread has allocated since it began, including those freed again; 0 if
 /// jemalloc does not count them.
@@ -19,10 +20,29 @@ pub(crate) fn allocated_bytes() -> u64 {
 ///
 /// Cost: jemalloc adds up the counters of all arenas.
 pub(crate) fn allocated_in_all() -> u64 {
-    let counted = epoch::advance().is_ok();
-    let bytes = if counted { stats::allocated::read().unwrap_or(0) } else { 0 };
-    bytes as u64
+    Process.allocator().map_or(0, |stats| stats.allocated as u64)
 }
+
+/// This process, for the gateway in it.
+pub(crate) struct Process;
+
+impl Diagnostics for Process {
+    fn allocator(&self) -> Option<AllocatorStats> {
+        // The statistics are as of the last change of the epoch.
+        epoch::advance().ok()?;
+        Some(AllocatorStats {
+            allocated: stats::allocated::read().ok()?,
+            active: stats::active::read().ok()?,
+            resident: stats::resident::read().ok()?,
+            retained: stats::retained::read().ok()?,
+            metadata: stats::metadata::read().ok()?,
+            cached: CACHED.name().read().ok()?,
+        })
+    }
+}
+
+/// The bytes in the caches of threads, of all arenas: the number stands for all of them.
+const CACHED: &[u8] = b"stats.arenas.4096.tcache_bytes\0";
 
 /// jemalloc, for Rust and C alike. Its names have no prefix, so C libraries allocate from the same
 /// arenas. The same statistics count their memory, and the same rules return it.
@@ -61,6 +81,27 @@ mod tests {
         assert!((100_000..200_000).contains(&grown), "{grown}");
         let idle = allocated_bytes();
         assert_eq!(allocated_bytes(), idle, "asking allocates nothing");
+    }
+
+    #[test]
+    fn the_figures_are_those_of_this_moment() {
+        let before = Process.allocator().expect("jemalloc has statistics");
+        let kept = black_box(vec![1_u8; 100_000_000]);
+        let after = Process.allocator().expect("jemalloc has statistics");
+        // Other tests give back memory meanwhile.
+        assert!(after.allocated >= before.allocated + kept.len() / 2);
+        assert!(after.active >= after.allocated && after.resident >= after.active);
+        assert!(after.cached > 0 && after.metadata > 0);
+    }
+
+    #[test]
+    fn allocations_are_rounded_as_weir_expects() {
+        for bytes in (0..5_000).chain((5_000..200_000).step_by(97)).chain([1 << 20, 5_000_001]) {
+            let before = allocated_bytes();
+            drop(black_box(Vec::<u8>::with_capacity(bytes)));
+            let taken = usize::try_from(allocated_bytes() - before).unwrap();
+            assert_eq!(taken, weir::allocated_size(bytes), "{bytes}");
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ use std::time::Duration;
 use rand::RngExt as _;
 use tokio::time::Instant;
 
-use crate::contract::{Answer, Error, Store};
+use crate::contract::{Answer, Error, Store, StoreMemory};
 use crate::records::{
     Device, DeviceEntry, Hash, Holder, Issue, Issued, Millis, Page, Put, Refusal, Revoked, Serial,
 };
@@ -297,6 +297,10 @@ impl Store for Guarded {
 
     fn probe(&self) -> Answer<'_, ()> {
         self.run(self.store.probe())
+    }
+
+    fn memory(&self) -> StoreMemory {
+        self.store.memory()
     }
 
     fn close(&self) -> Answer<'_, ()> {

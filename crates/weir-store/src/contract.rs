@@ -43,6 +43,15 @@ pub enum Error {
     OtherSecrets,
 }
 
+/// The memory of a store.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StoreMemory {
+    /// Entries in its tables.
+    pub entries: usize,
+    /// Bytes of the tables.
+    pub bytes: usize,
+}
+
 /// Keeps devices and their tokens.
 ///
 /// # Order and atomicity
@@ -113,6 +122,12 @@ pub trait Store: Send + Sync + 'static {
     /// Checks that the store takes writes and has not been replaced since it was opened. Writes
     /// something that changes no answer.
     fn probe(&self) -> Answer<'_, ()>;
+
+    /// What the store keeps in this process: entries, and the bytes of the tables that hold them. The
+    /// buffers of a database's connections are not counted.
+    fn memory(&self) -> StoreMemory {
+        StoreMemory::default()
+    }
 
     /// Closes the store once it has carried out all requests so far. Later requests are refused.
     fn close(&self) -> Answer<'_, ()> {

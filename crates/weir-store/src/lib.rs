@@ -14,6 +14,7 @@
 //! | `batches` | gathers concurrent requests into batches | try a failed batch again |
 //! | `cached` | answers checks of tokens from Redis | decide: the store does |
 //! | `breaker` | stops asking a store that fails | repair it |
+//! | `sys` | asks SQLite for its memory: the only `unsafe` code | anything else |
 //! | `conformance` | the tests that every store passes | belong to the product |
 
 mod batches;
@@ -26,11 +27,12 @@ mod embedded;
 mod mongodb;
 mod records;
 mod secrets;
+mod sys;
 
 pub use batches::{BatchCounts, BatchLimits, Batches, QueueCounts};
 pub use breaker::{Breaker, BreakerCounts, BreakerLimits, Circuit, Guarded};
 pub use cached::{CacheCounts, CacheOptions, CacheOptionsError, Cached};
-pub use contract::{Answer, BATCH_MAX, Error, Store};
+pub use contract::{Answer, BATCH_MAX, Error, Store, StoreMemory};
 pub use embedded::{Embedded, EmbeddedOptions, EmbeddedReport, OpenError};
 pub use mongodb::{Mongo, MongoOptions, MongoOptionsError};
 pub use records::{

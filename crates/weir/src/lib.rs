@@ -15,6 +15,8 @@ mod tls;
 mod topics;
 mod udp;
 
+pub use crate::base::diagnostics::{AllocatorStats, Diagnostics};
+pub use crate::base::memory::{Explained, MemoryPart, MemoryReport, Retainer};
 pub use crate::base::model::{
     Accepted, AuthKind, IdempotencyKey, NodesReached, Payload, Publication, PublishError, Target,
     TopicInfo, TopicNameError,
@@ -59,5 +61,6 @@ pub use rustls;
 pub use tls::{Development, TlsError};
 pub use weir_broker::{RedisAnswer, RedisInfo};
 pub use weir_engine::datagrams::DatagramBuffers;
+pub use weir_engine::rounded as allocated_size;
 pub use weir_engine::{ConnId, Priority, SlowPolicy, Transport};
 pub use weir_wire::{CloseReason, ErrorCode};

@@ -33,7 +33,7 @@ use redis::aio::MultiplexedConnection;
 use tokio::time::Instant;
 
 use crate::breaker::{BreakerCounts, BreakerLimits};
-use crate::contract::{Answer, Error, Store};
+use crate::contract::{Answer, Error, Store, StoreMemory};
 use crate::records::{
     Device, DeviceEntry, Hash, Holder, Issue, Issued, Millis, Page, Put, Refusal, Revoked, Serial,
 };
@@ -488,6 +488,10 @@ impl Store for Cached {
 
     fn probe(&self) -> Answer<'_, ()> {
         self.store.probe()
+    }
+
+    fn memory(&self) -> StoreMemory {
+        self.store.memory()
     }
 
     fn close(&self) -> Answer<'_, ()> {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::index::TokenIndex;
+use crate::contract::StoreMemory;
 use crate::records::{Device, Hash, Millis, Previous, State};
 
 /// The part of a device's record that says which tokens are valid.
@@ -62,6 +63,14 @@ impl Recent {
             change.hashes().iter().flatten().for_each(|token| index.add(token, *device));
         }
         Recent { index, changes: RwLock::new(changes) }
+    }
+
+    /// The index of tokens, and the changes.
+    pub(super) fn memory(&self) -> StoreMemory {
+        let (changes, index) = (self.changes(), self.index.memory());
+        // Seven eighths of a table's places may be used.
+        let bytes = changes.capacity() * 8 / 7 * size_of::<(i64, Change)>();
+        StoreMemory { entries: index.entries + changes.len(), bytes: index.bytes + bytes }
     }
 
     /// Take this lock before a transaction begins and keep it to its end. A change that is not here

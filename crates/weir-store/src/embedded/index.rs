@@ -4,6 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hashbrown::HashTable;
 
+use crate::contract::StoreMemory;
 use crate::records::Hash;
 
 /// Leads from tokens to the rows of their devices. Only the rows say which tokens are valid; an
@@ -47,6 +48,12 @@ impl TokenIndex {
         let leads = self.leads();
         let same = leads.iter_hash(start).filter(|lead| lead.start == start);
         same.map(|lead| lead.device).collect()
+    }
+
+    /// The tokens, and the bytes of the table.
+    pub(super) fn memory(&self) -> StoreMemory {
+        let leads = self.leads();
+        StoreMemory { entries: leads.len(), bytes: leads.allocation_size() }
     }
 
     #[cfg(test)]

@@ -20,11 +20,11 @@ use tokio::sync::oneshot;
 
 pub use file::OpenError;
 
-use crate::contract::{Answer, BATCH_MAX, Error, Store};
+use crate::contract::{Answer, BATCH_MAX, Error, Store, StoreMemory};
 use crate::records::{
     Device, DeviceEntry, Hash, Holder, Issue, Issued, Millis, Page, Put, Refusal, Revoked, Serial,
 };
-#[cfg(test)]
+use crate::sys;
 use changes::Recent;
 use file::Lock;
 use queue::{Queue, Task};
@@ -45,7 +45,6 @@ pub struct Embedded {
     timeout: Duration,
     queue_max: usize,
     opened: EmbeddedReport,
-    #[cfg(test)]
     recent: Arc<Recent>,
     // Dropped in this order, each after its remaining requests. The last connection that closes
     // moves the log into the file, and that must be the writer's. Then other processes may open the
@@ -131,7 +130,6 @@ impl Embedded {
             timeout,
             queue_max,
             opened: opened.report,
-            #[cfg(test)]
             recent,
             #[cfg(test)]
             directory: None,
@@ -229,6 +227,11 @@ impl Store for Embedded {
 
     fn probe(&self) -> Answer<'_, ()> {
         self.ask(&self.writes, 1, |tables| tables.probe())
+    }
+
+    fn memory(&self) -> StoreMemory {
+        let StoreMemory { entries, bytes } = self.recent.memory();
+        StoreMemory { entries, bytes: bytes + sys::sqlite_bytes() }
     }
 
     fn close(&self) -> Answer<'_, ()> {

@@ -5,6 +5,7 @@
 //! orders to a connection, and [`say_last`] ends it. Its limits are constants, and it takes nothing
 //! from admission or the byte budget. So it also works while these have no room.
 
+mod debug;
 mod device_list;
 mod drain;
 mod events;
@@ -65,6 +66,7 @@ pub(crate) async fn serve(
     let mut trouble = AcceptTrouble::of(listener.local_addr());
     let mut shutdown = pin!(shutdown);
     loop {
+        counting.counters().set_admin_connections(registry.count());
         tokio::select! {
             () = &mut shutdown => break,
             Some(ended) = connections.join_next_with_id() => match ended {

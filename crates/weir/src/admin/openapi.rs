@@ -6,6 +6,7 @@ use bytes::Bytes;
 use utoipa::openapi::schema::{Object, ObjectBuilder, Type};
 use utoipa::openapi::{HttpMethod, Required};
 
+use super::debug::{MemoryView, RetentionView};
 use super::device_list::{ImportedView, StoredPageView};
 use super::drain::{DrainRequest, DrainView};
 use super::ready;
@@ -43,6 +44,8 @@ fn write() -> Bytes {
         .operation(get.clone(), "/v1/drain", drain_state())
         .operation(HttpMethod::Post, "/v1/drain", drain())
         .operation(HttpMethod::Delete, "/v1/drain", cancel_drain())
+        .operation(get.clone(), "/v1/debug/memory", memory())
+        .operation(get.clone(), "/v1/debug/retention", retention())
         .operation(get.clone(), "/healthz", health())
         .operation(get.clone(), "/readyz", ready())
         .operation(get.clone(), "/metrics", metrics())
@@ -208,6 +211,19 @@ fn cancel_drain() -> Operation {
         .answers::<DrainView>(
             "No further connection is closed, and new ones are admitted. Those that were told to leave are gone",
         )
+        .refuses(&[Kind::ShardSilent])
+}
+
+fn memory() -> Operation {
+    guarded("memory", "Where the memory of this node is")
+        .answers::<MemoryView>("Its parts, and how far they explain it")
+        .refuses(&[Kind::ShardSilent])
+}
+
+fn retention() -> Operation {
+    guarded("retention", "What has kept memory of this node for longest")
+        .query("limit", "The greatest number of items of each kind to list", limit())
+        .answers::<RetentionView>("The oldest first")
         .refuses(&[Kind::ShardSilent])
 }
 

@@ -11,7 +11,7 @@ use hyper::body::Body;
 
 use super::guard::Guard;
 use super::metrics::{Form, Metrics};
-use super::{device_list, drain, events, openapi, ready, views};
+use super::{debug, device_list, drain, events, openapi, ready, views};
 use crate::http::web::body::{self, Room, Whole};
 use crate::http::web::idempotency::{KeyOwner, RequestKey, key_of};
 use crate::http::web::problem::{Kind, Problem};
@@ -44,6 +44,8 @@ pub(super) enum Route {
     Revoke,
     Nodes,
     Drain,
+    Memory,
+    Retention,
     Health,
     Ready,
     Metrics,
@@ -51,7 +53,7 @@ pub(super) enum Route {
 }
 
 impl Route {
-    pub(super) const ALL: [(&'static str, Route); 16] = [
+    pub(super) const ALL: [(&'static str, Route); 18] = [
         ("/v1/publish", Route::Publish),
         ("/v1/events", Route::Events),
         ("/v1/connections", Route::Connections),
@@ -64,6 +66,8 @@ impl Route {
         ("/v1/devices/{id}/revoke", Route::Revoke),
         ("/v1/nodes", Route::Nodes),
         ("/v1/drain", Route::Drain),
+        ("/v1/debug/memory", Route::Memory),
+        ("/v1/debug/retention", Route::Retention),
         ("/healthz", Route::Health),
         ("/readyz", Route::Ready),
         ("/metrics", Route::Metrics),
@@ -83,6 +87,8 @@ impl Route {
             | Route::Presence
             | Route::Device
             | Route::Nodes
+            | Route::Memory
+            | Route::Retention
             | Route::Health
             | Route::Ready
             | Route::Metrics
@@ -105,6 +111,8 @@ impl Route {
             | Route::Revoke
             | Route::Nodes
             | Route::Drain
+            | Route::Memory
+            | Route::Retention
             | Route::Health
             | Route::Ready
             | Route::Metrics
@@ -241,7 +249,12 @@ impl Routes {
         let query = head.uri.query();
         let is_asked = matches!(
             route,
-            Route::Connections | Route::Topics | Route::Presence | Route::Devices | Route::Events
+            Route::Connections
+                | Route::Topics
+                | Route::Presence
+                | Route::Devices
+                | Route::Events
+                | Route::Retention
         );
         if !is_asked {
             Query::parse(query, &[])?;
@@ -256,6 +269,8 @@ impl Routes {
             Route::Export => device_list::export(&self.handle),
             Route::Nodes => views::nodes(&self.handle).await,
             Route::Drain => Ok(drain::look(&self.handle)),
+            Route::Memory => debug::memory(&self.handle).await,
+            Route::Retention => debug::retention(&self.handle, query).await,
             Route::Device => views::device(&self.handle, id).await,
             Route::Health => Ok(text("ok\n")),
             Route::Metrics => {

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use weir_engine::Nanos;
+use weir_engine::{Footprint, Nanos};
 
 use crate::base::config::AuthConfig;
 use crate::limits::sources::{Source, Sources};
@@ -62,6 +62,14 @@ impl Attempts {
             of_datagrams: of_source(),
             all_datagrams: table(all, all),
         }
+    }
+
+    /// The sources of failed attempts.
+    pub(super) fn footprint(&self) -> Footprint {
+        let tables = [&self.of_connections, &self.of_datagrams, &self.all_datagrams];
+        let mut sum = Footprint::default();
+        tables.into_iter().flatten().for_each(|table| sum += table.footprint());
+        sum
     }
 
     /// Begins an attempt, or returns the time to wait.

@@ -5,6 +5,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex, Weak};
 
 use hashbrown::HashTable;
+use weir_engine::{Footprint, rounded};
 
 use crate::base::config::{Actor, Right};
 use crate::base::mailboxes::Publisher;
@@ -165,6 +166,27 @@ impl SharedGrants {
         let grant = Arc::new(grant);
         grants.insert_unique(hash, (hash, Arc::downgrade(&grant)), |(hash, _)| *hash);
         grant
+    }
+}
+
+impl SharedGrants {
+    /// The grants, and the table of them.
+    pub(super) fn footprint(&self) -> Footprint {
+        let table = self.table.lock().expect("no panic happens under this lock");
+        let grants = table.grants.iter().filter_map(|(_, grant)| grant.upgrade());
+        let each = grants.map(|grant| grant.occupied());
+        let list = rounded(table.grants.allocation_size());
+        Footprint::new(table.grants.len(), list + each.sum::<usize>())
+    }
+}
+
+impl Grant {
+    fn occupied(&self) -> usize {
+        let labels = self.labels.iter().map(|label| rounded(label.len()));
+        rounded(size_of::<Grant>() + 2 * size_of::<usize>())
+            + rounded(size_of_val(&*self.labels))
+            + labels.sum::<usize>()
+            + self.topics.as_ref().map_or(0, |topics| rounded(size_of_val(&**topics)))
     }
 }
 

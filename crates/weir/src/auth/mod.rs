@@ -12,6 +12,7 @@ mod claim;
 pub(crate) mod devices;
 mod grants;
 pub(crate) mod jwt;
+mod memory;
 mod secrets;
 mod source;
 mod term;

@@ -7,7 +7,8 @@ use smallvec::SmallVec;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 use weir_engine::{
-    Command, Credit, CreditKind, Full, Inspect, InspectPage, InspectWhat, Mailbox, Priority, Urgent,
+    Command, Credit, CreditKind, Full, Inspect, InspectPage, InspectWhat, Mailbox, Priority,
+    Survey, SurveyPage, Urgent,
 };
 
 /// The mailboxes of all shards, by index.
@@ -91,6 +92,24 @@ pub(crate) async fn urgent(mailbox: &Mailbox<OwnedFd>, mut request: Urgent) {
 /// The same with a timeout; `false` if the shard takes nothing.
 pub(crate) async fn urgent_in_time(mailbox: &Mailbox<OwnedFd>, request: Urgent) -> bool {
     timeout(ANSWER_TIMEOUT, urgent(mailbox, request)).await.is_ok()
+}
+
+/// Asks a shard for a page of its memory; `None` if it does not answer in time.
+pub(crate) async fn survey(
+    mailbox: &Mailbox<OwnedFd>,
+    cursor: u32,
+    holdings_max: usize,
+) -> Option<SurveyPage> {
+    let (sender, page) = oneshot::channel();
+    let reply = Box::new(move |page| {
+        // The caller may have given up.
+        let _ = sender.send(page);
+    });
+    let asked = async {
+        urgent(mailbox, Urgent::Survey(Survey { cursor, holdings_max, reply })).await;
+        page.await
+    };
+    timeout(ANSWER_TIMEOUT, asked).await.ok()?.ok()
 }
 
 /// Lists connections of a shard; `None` if it does not answer in time.

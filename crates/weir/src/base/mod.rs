@@ -4,10 +4,13 @@
 pub(crate) mod clock;
 pub(crate) mod config;
 pub(crate) mod deadline;
+pub(crate) mod diagnostics;
 pub(crate) mod files;
 pub(crate) mod frames;
 pub(crate) mod host;
+pub(crate) mod levels;
 pub(crate) mod mailboxes;
+pub(crate) mod memory;
 pub(crate) mod model;
 pub(crate) mod origin;
 pub(crate) mod pattern;

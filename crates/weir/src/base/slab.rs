@@ -1,5 +1,7 @@
 //! Records at fixed places, in chunks.
 
+use weir_engine::rounded;
+
 /// Values at fixed places.
 ///
 /// Shape: chunks of [`CHUNK`] places, so that growth copies nothing. Each free place names the next
@@ -38,6 +40,20 @@ impl<T> Slab<T> {
         let slot = u32::try_from(before + chunk.len()).expect("places are numbered in 32 bits");
         chunk.push(SlabEntry::Used(value));
         slot
+    }
+
+    /// The bytes that the slab occupies, without what its values own.
+    pub(crate) fn occupied(&self) -> usize {
+        rounded(self.chunks.capacity() * size_of::<Vec<SlabEntry<T>>>())
+            + self.chunks.len() * rounded(CHUNK * size_of::<SlabEntry<T>>())
+    }
+
+    /// All values.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.chunks.iter().flatten().filter_map(|place| match place {
+            SlabEntry::Used(value) => Some(value),
+            SlabEntry::Free { .. } => None,
+        })
     }
 
     /// The number of places, used or free.

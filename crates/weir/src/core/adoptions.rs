@@ -6,7 +6,8 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use weir_engine::{
-    Adoption, Credit, Mailbox, NotOffered, NotPassed, Origin, Priority, TlsAdoption,
+    Adoption, Credit, Footprint, Mailbox, NotOffered, NotPassed, Origin, Priority, TlsAdoption,
+    rounded, rounded_table,
 };
 use weir_wire::v1::Subscribe;
 
@@ -143,6 +144,17 @@ impl PendingAdoptions {
             inner.pending.shrink_to(0);
         }
         pending
+    }
+
+    /// The pending adoptions.
+    pub(crate) fn footprint(&self) -> Footprint {
+        let inner = self.lock();
+        let table = rounded_table(inner.pending.capacity(), size_of::<(u64, Box<Pending>)>());
+        let each = inner.pending.values().map(|pending| {
+            rounded(size_of::<Pending>())
+                + rounded(pending.topics.capacity() * size_of::<Subscribe>())
+        });
+        Footprint::new(inner.pending.len(), table + each.sum::<usize>())
     }
 
     /// Ends the offers.

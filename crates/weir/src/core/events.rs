@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use weir_engine::ConnId;
+use weir_engine::{ConnId, Footprint, rounded};
 use weir_wire::CloseReason;
 
 use crate::base::clock::unix_time;
@@ -247,6 +247,19 @@ impl Bus {
         }
     }
 
+    /// The waiting events of all readers. An event that several readers wait for counts for each.
+    pub(crate) fn footprint(&self) -> Footprint {
+        let readers = self.readers.read().expect(NO_PANIC);
+        let mut sum = Footprint::default();
+        for reader in &readers.list {
+            let queue = reader.queue.lock().expect(NO_PANIC);
+            let list = rounded(queue.events.capacity() * size_of::<Arc<Event>>());
+            sum += Footprint::of_each(queue.events.len(), size_of::<Event>() + EVENT_BYTES);
+            sum.bytes += list;
+        }
+        sum
+    }
+
     pub(crate) fn counts(&self) -> EventCounts {
         EventCounts {
             readers: self.count.load(Ordering::Relaxed),
@@ -307,6 +320,8 @@ fn is_sampled(conn: ConnId, share: f64) -> bool {
 }
 
 const NO_PANIC: &str = "no panic happens under the locks of the events";
+/// The two counts of an `Arc`, and the texts of an event.
+const EVENT_BYTES: usize = 64;
 
 #[cfg(test)]
 mod tests {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use weir_broker::Entry;
-use weir_engine::{Budget, Nanos, Share};
+use weir_engine::{Budget, Footprint, Nanos, Share};
 
 use crate::base::model::{Accepted, Publication, PublishError, RETRY_AFTER, Target};
 use crate::limits::duplicates::{Before, Duplicates, Key};
@@ -128,6 +128,10 @@ impl Idempotency {
         let mut table = self.lock();
         table.answers.sweep(Nanos::now());
         self.charge(&mut table);
+    }
+
+    pub(crate) fn footprint(&self) -> Footprint {
+        self.lock().answers.footprint()
     }
 
     pub(crate) fn counts(&self) -> IdempotencyCounts {

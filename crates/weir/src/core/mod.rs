@@ -7,6 +7,7 @@ pub(crate) mod events;
 pub(crate) mod handle;
 pub(crate) mod idempotency;
 pub(crate) mod inspect;
+pub(crate) mod memory;
 pub(crate) mod node;
 pub(crate) mod presence;
 pub(crate) mod publish;

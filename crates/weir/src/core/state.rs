@@ -1,8 +1,8 @@
 //! The shared state of the front: shards, router, devices, counters.
 
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use tokio::sync::watch;
 use weir_broker::EventHandler;
@@ -12,7 +12,10 @@ use crate::auth::Authenticator;
 use crate::auth::devices::Devices;
 use crate::base::clock::unix_time;
 use crate::base::config::Config;
+use crate::base::diagnostics::Diagnostics;
+use crate::base::levels::SharedFootprint;
 use crate::base::mailboxes::Mailboxes;
+use crate::base::memory::Heap;
 use crate::base::model::TopicInfo;
 use crate::cluster::{BrokerEvents, Cluster, ClusterSettings, OpenBroker};
 use crate::core::adoptions::PendingAdoptions;
@@ -53,6 +56,11 @@ pub(crate) struct SharedState {
     /// Present if a listener uses TLS.
     pub(crate) tls: Option<tls::Service>,
     pub(crate) access_log: AccessLog,
+    /// By shard: the reports that its dispatcher has not carried out, and credentials that end.
+    pub(crate) dispatchers: Box<[SharedFootprint]>,
+    pub(crate) heap_at_start: OnceLock<Heap>,
+    /// Present if the program shows figures of its process.
+    pub(crate) diagnostics: Option<Arc<dyn Diagnostics>>,
     /// HTTP's share of the byte budget.
     pub(crate) http_share: Arc<HttpShare>,
     /// Present if a store is configured.
@@ -75,6 +83,13 @@ pub(crate) struct Doorkeepers {
     pub(crate) tls: Option<tls::Service>,
     pub(crate) auth: Authenticator,
     pub(crate) device_store: Option<Arc<DeviceStore>>,
+}
+
+/// The parts that tell what the gateway does.
+pub(crate) struct Observers {
+    pub(crate) access_log: AccessLog,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) diagnostics: Option<Arc<dyn Diagnostics>>,
 }
 
 /// The router, and the cluster that it is part of.
@@ -127,8 +142,7 @@ impl SharedState {
         config: Config,
         engine: Engine,
         (doorkeepers, topics): (Doorkeepers, Topics),
-        access_log: AccessLog,
-        counters: Arc<Counters>,
+        Observers { access_log, counters, diagnostics }: Observers,
         tables: TableLimits,
     ) -> Arc<SharedState> {
         let Doorkeepers { tls, auth, device_store } = doorkeepers;
@@ -162,6 +176,9 @@ impl SharedState {
             formats: SharedFormats::default(),
             tls,
             access_log,
+            dispatchers: (0..shards).map(|_| SharedFootprint::default()).collect(),
+            heap_at_start: OnceLock::new(),
+            diagnostics,
             http_share: HttpShare::new(engine.budget()),
             readiness: Board::new(device_store.is_some(), has_cache),
             device_store,

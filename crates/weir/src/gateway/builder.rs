@@ -13,12 +13,13 @@ use super::{
 use crate::auth::jwt::Jwt;
 use crate::auth::{Authenticator, TokenSource};
 use crate::base::config::{CertificateConfig, Config, Scope, TlsVersion};
+use crate::base::diagnostics::Diagnostics;
 use crate::base::model::Spoken;
 use crate::base::threads::{Resources, raise_open_files};
 use crate::cluster::{self, BrokerEvents, OpenBroker};
 use crate::core::handle::{FromDevice, Handle, OnPublish, Refusal};
 use crate::core::publishing::Publishing;
-use crate::core::state::{Doorkeepers, SharedState, Topics};
+use crate::core::state::{Doorkeepers, Observers, SharedState, Topics};
 use crate::limits::admission::TableLimits;
 use crate::observe::access::AccessLog;
 use crate::observe::counters::Counters;
@@ -33,6 +34,7 @@ pub struct GatewayBuilder {
     config: Box<Config>,
     on_publish: Option<OnPublish>,
     allocated_bytes: Option<fn() -> u64>,
+    diagnostics: Option<Arc<dyn Diagnostics>>,
     signing_keys: Option<Box<SigningKeys>>,
     tokens: Option<Arc<dyn TokenSource>>,
     device_store: Option<Arc<DeviceStore>>,
@@ -77,6 +79,12 @@ impl GatewayBuilder {
     /// calls it once a turn.
     pub fn allocated_bytes(mut self, allocated_bytes: fn() -> u64) -> Self {
         self.allocated_bytes = Some(allocated_bytes);
+        self
+    }
+
+    /// Shows figures of the allocator beside those of the gateway.
+    pub fn diagnostics(mut self, diagnostics: Arc<dyn Diagnostics>) -> Self {
+        self.diagnostics = Some(diagnostics);
         self
     }
 
@@ -157,6 +165,7 @@ impl GatewayBuilder {
             config,
             on_publish,
             allocated_bytes,
+            diagnostics,
             signing_keys,
             tokens,
             device_store,
@@ -179,8 +188,7 @@ impl GatewayBuilder {
         // Front threads and settling threads write to the access log.
         let recording = resources.front_threads(&config.threads) + resources.settling_threads();
         let access_log = AccessLog::start(&config.access_log, recording)?;
-        let retention_bytes = config.retention_bytes(&resources);
-        let budget = Budget::with_retention(budget_bytes, retention_bytes);
+        let budget = byte_budget(&config, &resources, budget_bytes);
         let own = OwnNode::default();
         let shard_sockets_max = admission::shard_sockets_max(&config.engine, open_files.soft);
         let given = ((depths, own.clone()), shard_sockets_max);
@@ -209,15 +217,21 @@ impl GatewayBuilder {
         let doors = Doorkeepers { tls, auth, device_store };
         let topics = start_topics(&config, (&engine, own), &counters, broker).await?;
         let events = topics.events.clone();
-        let shared =
-            SharedState::new(*config, engine, (doors, topics), access_log, counters, tables);
+        let observers = Observers { access_log, counters, diagnostics };
+        let shared = SharedState::new(*config, engine, (doors, topics), observers, tables);
         join_cluster(&shared, events).await;
         let handle = Handle::new(shared, on_publish);
         let udp = udp::start(&handle, udp).map_err(StartError::Udp)?;
-        let mut gateway = launch(handle, settling, queues, listeners, admin, started);
+        let mut gateway = launch(handle, settling, queues, listeners, admin, started).await;
         gateway.udp = udp;
         Ok(gateway)
     }
+}
+
+fn byte_budget(config: &Config, resources: &Resources, bytes: usize) -> Arc<Budget> {
+    // Messages of the default class, and those to no topic, have a number too.
+    let classes = config.topic_classes.len() + 2;
+    Budget::with_classes(bytes, config.retention_bytes(resources), classes)
 }
 
 fn authenticator(

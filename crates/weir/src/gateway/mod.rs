@@ -486,8 +486,8 @@ fn start_shards(
     Ok((engine, queues))
 }
 
-/// Begins the tasks, after everything else is ready.
-fn launch(
+/// Begins the tasks, after everything else is ready. The last ones let connections in.
+async fn launch(
     handle: Handle,
     settling: Settling,
     queues: Vec<Reports>,
@@ -502,11 +502,6 @@ fn launch(
         dispatchers.spawn(dispatcher::run(handle.clone(), shard, reports));
     }
     let edge = settling.http.as_ref().map(|threads| Edge::start(&handle, threads));
-    for Bound { transport, spoken, listener, runtime, .. } in bound {
-        let serve = serve(&shared, spoken, edge.as_ref());
-        let door = Door { transport, spoken, serve };
-        listeners.spawn_on(listener::run(Arc::clone(&shared), listener, door), &runtime);
-    }
     services.spawn(retire_topics(Arc::clone(&shared)));
     services.spawn(sweep_rings(Arc::clone(&shared)));
     for ticker in 0..shared.router.ticker_count() {
@@ -529,6 +524,12 @@ fn launch(
     }
     if let Some(jwt) = shared.auth.jwt() {
         services.spawn(jwt::watch(Arc::clone(jwt)));
+    }
+    shared.note_heap_at_start().await;
+    for Bound { transport, spoken, listener, runtime, .. } in bound {
+        let serve = serve(&shared, spoken, edge.as_ref());
+        let door = Door { transport, spoken, serve };
+        listeners.spawn_on(listener::run(Arc::clone(&shared), listener, door), &runtime);
     }
     let admin = admin.map(|(_, listener)| {
         let config = shared.config().admin.clone();

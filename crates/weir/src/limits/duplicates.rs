@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::time::Duration;
 
-use weir_engine::Nanos;
+use weir_engine::{Footprint, Nanos, rounded, rounded_table};
 
 /// The requests of the last `window` and their answers.
 ///
@@ -98,6 +98,15 @@ impl<A> Duplicates<A> {
         self.ends[usize::from(key.share)].push_back((now.after(self.window), key));
         self.count += 1;
         forgets
+    }
+
+    /// The known requests, with the order in which they end.
+    pub(crate) fn footprint(&self) -> Footprint {
+        let known = rounded_table(self.known.capacity(), size_of::<(Key, Option<A>)>());
+        let ends =
+            self.ends.iter().map(|ends| rounded(ends.capacity() * size_of::<(Nanos, Key)>()));
+        let bytes = known + rounded(size_of_val(&*self.ends)) + ends.sum::<usize>();
+        Footprint::new(self.known.len(), bytes)
     }
 
     /// Requests that are known: remembered ones, and those in progress.

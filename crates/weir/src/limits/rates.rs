@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use weir_engine::Nanos;
+use weir_engine::{Footprint, Nanos, rounded};
 
 use crate::limits::bucket::{Bucket, Rate};
 use crate::limits::sources::Source;
@@ -47,6 +47,11 @@ impl Rates {
         let places = if rate.is_some() { PLACES } else { 0 };
         let buckets = (0..places).map(|_| Mutex::default()).collect();
         Self { rate, hasher: RandomState::new(), buckets }
+    }
+
+    /// The buckets.
+    pub(crate) fn footprint(&self) -> Footprint {
+        Footprint::new(self.buckets.len(), rounded(size_of_val(&*self.buckets)))
     }
 
     /// Takes one message, or returns the time that it must wait.

@@ -2,4 +2,5 @@
 
 pub(crate) mod access;
 pub(crate) mod counters;
+pub(crate) mod mappings;
 pub(crate) mod readiness;

@@ -19,7 +19,7 @@ use super::config::{Parts, has_aes, provider};
 use super::development::{self, Development};
 use super::expiry::{Expiry, ExpiryKind};
 use super::identity::{self, Clients, NoIdentity};
-use super::sessions::{SharedSessions, StoredSessions};
+use super::sessions::{SharedSessions, Stored, StoredSessions};
 use super::signing::SigningKeys;
 use super::tickets::{self, Ticketer};
 use crate::base::config::{Config, TlsConfig};
@@ -278,6 +278,7 @@ impl Context {
                 end,
                 ticketer: Arc::clone(&ticketer),
                 shared: Arc::clone(&resumption.shared),
+                stored: Stored::new(config.session_cache_max),
             }),
         };
         let parts = Parts {

@@ -6,10 +6,12 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rustls::server::{ProducesTickets as _, StoresServerSessions};
+use weir_engine::{Footprint, rounded};
 
 use super::hello::StoredId;
 use super::tickets::{self, Ticketer};
@@ -26,6 +28,14 @@ pub(crate) struct StoredSessions {
     /// Seals what leaves this node.
     pub(super) ticketer: Arc<Ticketer>,
     pub(super) shared: Arc<OnceLock<Arc<dyn SharedSessions>>>,
+    pub(super) stored: Stored,
+}
+
+/// What has been stored so far. A full store forgets the oldest sessions.
+pub(super) struct Stored {
+    max: usize,
+    count: AtomicUsize,
+    bytes: AtomicUsize,
 }
 
 /// Sessions that all nodes of the cluster find. They are sealed.
@@ -42,6 +52,12 @@ pub(crate) trait SharedSessions: Send + Sync {
 /// A look-up on its way.
 pub(crate) type Finding<'a> =
     Pin<Box<dyn Future<Output = Result<Vec<u8>, SessionLookup>> + Send + 'a>>;
+
+impl Stored {
+    pub(super) fn new(max: usize) -> Stored {
+        Stored { max, count: AtomicUsize::new(0), bytes: AtomicUsize::new(0) }
+    }
+}
 
 impl StoredSessions {
     /// Looks up a session that this node does not know, and stores it here. `None`: no look-up is
@@ -62,6 +78,15 @@ impl StoredSessions {
         Some(SessionLookup::Hit)
     }
 
+    /// The sessions of this node. Their number and bytes follow from those that were stored, as the
+    /// store of rustls does not tell.
+    pub(crate) fn footprint(&self) -> Footprint {
+        let stored = self.stored.count.load(Ordering::Relaxed);
+        let bytes = self.stored.bytes.load(Ordering::Relaxed);
+        let count = stored.min(self.stored.max);
+        Footprint::new(count, bytes.checked_div(stored).unwrap_or(0) * count)
+    }
+
     fn is_over(&self) -> bool {
         self.end.is_some_and(|end| end < tickets::clock())
     }
@@ -74,6 +99,10 @@ impl StoresServerSessions for StoredSessions {
         {
             shared.keep(id, sealed, Duration::from_secs(self.ticketer.lifetime().into()));
         }
+        // The store keeps each id twice: as a key, and in the order of their age.
+        let occupied = 2 * rounded(id.capacity()) + rounded(session.capacity());
+        self.stored.count.fetch_add(1, Ordering::Relaxed);
+        self.stored.bytes.fetch_add(occupied, Ordering::Relaxed);
         self.local.put(id, session)
     }
 

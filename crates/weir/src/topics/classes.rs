@@ -16,6 +16,9 @@ use crate::limits::bucket::Rate;
 pub(crate) struct Class {
     /// Pattern of the topic names.
     pub(crate) pattern: Pattern,
+    /// Its place in the configuration, counted from 1; the default class is the last. Messages to
+    /// no topic have 0.
+    pub(super) number: u16,
     /// Whether this class serves the names that match no configured class.
     is_default: bool,
     /// Actors that may publish. The admin API always may.
@@ -77,7 +80,9 @@ impl Classes {
         let frame_bytes_max = config.limits.frame_bytes_max;
         let default = TopicClass { pattern: "*".to_owned(), ..TopicClass::default() };
         let mut tick_lengths = Vec::new();
+        let mut number = 0;
         let mut class = |class: &TopicClass| {
+            number += 1;
             let ticker = tick_lengths.iter().position(|length| *length == class.tick);
             let ticker = ticker.unwrap_or_else(|| {
                 if !class.tick.is_zero() {
@@ -85,10 +90,11 @@ impl Classes {
                 }
                 tick_lengths.len().saturating_sub(1)
             });
-            Arc::new(Class::new(class, ticker, frame_bytes_max, has_broker))
+            Arc::new(Class { number, ..Class::new(class, ticker, frame_bytes_max, has_broker) })
         };
         let ordered = config.topic_classes.iter().map(&mut class).collect();
         let default = Arc::new(Class {
+            number: number + 1,
             is_default: true,
             ..Class::new(&default, 0, frame_bytes_max, has_broker)
         });
@@ -99,6 +105,12 @@ impl Classes {
     pub(super) fn of(&self, name: &str) -> &Arc<Class> {
         let fits = |class: &&Arc<Class>| class.pattern.matches(name);
         self.ordered.iter().find(fits).unwrap_or(&self.default)
+    }
+
+    /// The pattern of each class, by number; `None` for messages to no topic.
+    pub(super) fn patterns(&self) -> impl Iterator<Item = Option<&str>> {
+        let classes = self.ordered.iter().chain([&self.default]);
+        std::iter::once(None).chain(classes.map(|class| Some(class.pattern.as_str())))
     }
 
     /// The different lengths of ticks.
@@ -119,6 +131,7 @@ impl Class {
     fn new(class: &TopicClass, ticker: usize, frame_bytes_max: usize, has_broker: bool) -> Self {
         Self {
             pattern: Pattern::new(&class.pattern),
+            number: 0,
             is_default: false,
             publish: class.publish.clone(),
             subscribe: class.subscribe.clone(),
@@ -158,8 +171,10 @@ impl Class {
     /// The class's properties and the place of one message, for the shards. `key` is the range of
     /// its key in the frame.
     pub(crate) fn topic_message(&self, place: MessagePosition, key: Range<u32>) -> TopicMessage {
-        let MessagePosition { epoch, offset, shift } = place;
+        let MessagePosition { topic, epoch, offset, shift } = place;
         TopicMessage {
+            topic,
+            class: self.number,
             priority: self.priority,
             slow: self.slow,
             epoch,

@@ -1,5 +1,7 @@
 //! Members of one topic, by shard.
 
+use weir_engine::rounded;
+
 /// Members by shard.
 ///
 /// Shape: 24 bytes. The first four shards have shard and count side by side. A topic with more
@@ -56,6 +58,14 @@ impl ShardCounts {
         debug_assert!(count.is_some(), "a member leaves where one was counted");
         if let Some(count) = count {
             *count -= 1;
+        }
+    }
+
+    /// The bytes that the counts occupy besides.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            ShardCounts::Few { .. } => 0,
+            ShardCounts::Many(counts) => rounded(size_of_val(&**counts)),
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
 use tokio::sync::Notify;
-use weir_engine::TopicId;
+use weir_engine::{TopicId, rounded, rounded_table};
 
 use super::Topic;
 
@@ -117,6 +117,25 @@ impl Ids {
 
     pub(super) async fn due(&self) {
         self.due.notified().await;
+    }
+
+    /// Some of the topics, a chunk of ids at a time; `None` behind the last chunk.
+    pub(super) fn chunk(&self, chunk: usize) -> Option<Vec<Arc<Topic>>> {
+        let table = self.table.read().expect(NO_PANIC);
+        table.chunks.get(chunk).map(|topics| topics.iter().flatten().cloned().collect())
+    }
+
+    /// The bytes of the table.
+    pub(super) fn occupied(&self) -> usize {
+        let table = self.table.read().expect(NO_PANIC);
+        let retiring = rounded_table(table.retiring.capacity(), size_of::<(TopicId, usize)>());
+        let waiting = rounded(self.waiting().capacity() * size_of::<Retirement>());
+        let chunk = rounded(size_of::<[Option<Arc<Topic>>; CHUNK]>());
+        rounded(table.chunks.capacity() * size_of::<usize>())
+            + table.chunks.len() * chunk
+            + rounded(table.free.capacity() * size_of::<TopicId>())
+            + retiring
+            + waiting
     }
 
     pub(super) fn live_count(&self) -> usize {

@@ -15,6 +15,7 @@ mod formats;
 mod history;
 mod ids;
 mod listing;
+mod memory;
 mod presence;
 mod resume;
 mod ring;
@@ -44,6 +45,7 @@ pub(crate) use formats::SharedFormats;
 pub(crate) use history::{Found, History, Range};
 use ids::Ids;
 pub(crate) use ids::Retirement;
+pub(crate) use memory::{OldRing, TopicsMemory};
 pub(crate) use presence::Changes;
 use presence::{Members, Presence};
 use resume::Resumes;
@@ -152,6 +154,8 @@ pub(crate) enum Destination {
 /// The position of a message in its topic.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MessagePosition {
+    /// `None` for a message that no shard gets.
+    pub(crate) topic: Option<TopicId>,
     pub(crate) epoch: u64,
     pub(crate) offset: u64,
     /// See `TopicMessage::shift`.
@@ -591,7 +595,8 @@ impl Topic {
 
     /// The place of the next message.
     fn next(&self, state: &State) -> MessagePosition {
-        MessagePosition { epoch: state.epoch, offset: state.offset + 1, shift: state.shift() }
+        let (epoch, offset) = (state.epoch, state.offset + 1);
+        MessagePosition { topic: Some(self.id), epoch, offset, shift: state.shift() }
     }
 }
 

@@ -12,7 +12,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use weir_broker::Name;
-use weir_engine::{Command, ConnId, Credit, Item, ReplayBegin, ReplayChunk, TopicId};
+use weir_engine::{
+    Command, ConnId, Credit, Footprint, Item, ReplayBegin, ReplayChunk, TopicId, rounded,
+    rounded_table,
+};
 use weir_wire::v1::{Position, Subscribed, Unsubscribed, server_message::Kind};
 
 use super::follow::Entry;
@@ -60,6 +63,18 @@ pub(super) enum Missed {
 }
 
 impl Resumes {
+    /// The running resumes.
+    pub(super) fn footprint(&self) -> Footprint {
+        let running = lock(&self.running);
+        let table = rounded_table(running.capacity(), size_of::<(ConnId, Vec<Running>)>());
+        let mut sum = Footprint::new(0, table);
+        for of_conn in running.values() {
+            let list = rounded(of_conn.capacity() * size_of::<Running>());
+            sum += Footprint::new(of_conn.len(), list);
+        }
+        sum
+    }
+
     pub(super) fn number(&self) -> u32 {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }

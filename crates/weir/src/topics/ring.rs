@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use tokio::task::coop;
-use weir_engine::{Message, Nanos};
+use weir_engine::{Footprint, Message, Nanos, rounded};
 
 use super::classes::Retention;
 use super::{Router, Topic, lock};
@@ -45,6 +45,22 @@ impl Ring {
 
     pub(super) fn len(&self) -> usize {
         self.messages.len()
+    }
+
+    /// The bytes that its messages occupy.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// When its oldest message was accepted.
+    pub(super) fn since(&self) -> Option<Nanos> {
+        self.messages.front().map(|(message, _)| message.accepted_at())
+    }
+
+    /// The messages, and the bytes of the list of them.
+    pub(super) fn footprint(&self) -> Footprint {
+        let list = self.messages.capacity() * size_of::<(Arc<Message>, usize)>();
+        Footprint::new(self.len(), rounded(list))
     }
 
     /// The offset before the oldest message, if there is one.
@@ -113,6 +129,7 @@ impl Ring {
         };
         if has_room {
             self.bytes += bytes;
+            message.retain(true);
             self.messages.push_back((Arc::clone(message), bytes));
         } else {
             retained.refused.fetch_add(1, Ordering::Relaxed);
@@ -157,6 +174,7 @@ impl Ring {
     fn pop(&mut self, retained: &Retained) -> bool {
         let Some((message, bytes)) = self.messages.pop_front() else { return false };
         self.bytes -= bytes;
+        message.retain(false);
         self.base = message.offset();
         retained.give(bytes);
         true

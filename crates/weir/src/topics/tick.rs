@@ -13,7 +13,7 @@ use hashbrown::HashTable;
 use tokio::sync::Notify;
 use tokio::task::coop;
 use tokio::time::sleep;
-use weir_engine::{Command, Message, Nanos, SlowPolicy, TopicMessage};
+use weir_engine::{Command, Footprint, Message, Nanos, SlowPolicy, TopicMessage, rounded};
 use weir_wire::hot;
 
 use super::classes::TickRule;
@@ -61,6 +61,12 @@ impl Tick {
 
     pub(super) fn is_empty(&self) -> bool {
         self.live == 0
+    }
+
+    /// The gathered messages, and the bytes of their lists.
+    pub(super) fn footprint(&self) -> Footprint {
+        let list = rounded(self.messages.capacity() * size_of::<Option<Arc<Message>>>());
+        Footprint::new(self.live, list + rounded(self.keys.allocation_size()))
     }
 
     /// Bytes of the live messages with one more message.
@@ -302,7 +308,8 @@ impl Router {
             let Some(credits) = self.credits(&state.counts, topic, Publisher::Backend) else {
                 return false;
             };
-            let place = MessagePosition { epoch: state.epoch, offset: state.offset, shift };
+            let (epoch, offset) = (state.epoch, state.offset);
+            let place = MessagePosition { topic: Some(topic.id), epoch, offset, shift };
             let message = self.batch(topic, &messages, place);
             // An accepted message must go out. If the budget has no room for an encoding, the
             // shards make it.
@@ -339,6 +346,8 @@ impl Router {
             priority: topic.class.priority,
             slow: topic.class.slow,
             is_tick: true,
+            topic: Some(topic.id),
+            class: topic.class.number,
             epoch: place.epoch,
             offset: place.offset,
             shift: place.shift,

@@ -2,6 +2,7 @@
 
 mod broken_off;
 mod cluster;
+mod debug;
 mod device;
 mod devices;
 mod drain;

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use hashbrown::HashTable;
-use weir_engine::{ConnId, DeviceRef};
+use weir_engine::{ConnId, DeviceRef, Footprint, rounded, rounded_table};
 use weir_wire::CloseReason;
 
 use crate::base::slab::Slab;
@@ -322,6 +322,17 @@ impl Devices {
         self.pin_since(id, u64::MAX).expect("nothing is revoked in the future")
     }
 
+    /// The device records, with their index.
+    ///
+    /// Cost: reads each record, one stripe at a time: some 5 ns for a device.
+    pub(crate) fn footprint(&self) -> Footprint {
+        let mut sum = Footprint::new(0, rounded(size_of_val(&*self.stripes)));
+        for stripe in 0..STRIPES {
+            sum += self.lock(stripe).footprint();
+        }
+        sum
+    }
+
     /// Number of records.
     pub(crate) fn device_count(&self) -> usize {
         (0..STRIPES).map(|stripe| self.lock(stripe).index.len()).sum()
@@ -359,6 +370,19 @@ impl Drop for Pin {
 }
 
 impl Stripe {
+    fn footprint(&self) -> Footprint {
+        let ids = self.records.iter().map(|record| rounded(record.id.len()));
+        let many = self.records.iter().map(|record| record.conns.occupied());
+        let leaving_ids = self.leaving.values().map(|id| rounded(id.len()));
+        let bytes = rounded(self.index.allocation_size())
+            + self.records.occupied()
+            + ids.chain(many).chain(leaving_ids).sum::<usize>()
+            + rounded_table(self.leaving.capacity(), size_of::<(ConnId, Box<str>)>())
+            + rounded_table(self.uncounted.capacity(), size_of::<ConnId>())
+            + self.revocations.occupied();
+        Footprint::new(self.index.len(), bytes)
+    }
+
     fn find(&self, hash: u64, id: &str) -> Option<u32> {
         let records = &self.records;
         let has_id = |slot: &u32| records.get(*slot).is_some_and(|record| *record.id == *id);
@@ -412,6 +436,17 @@ impl<'a> Handles<'a> {
 }
 
 impl Conns {
+    /// The bytes outside the record.
+    fn occupied(&self) -> usize {
+        match self {
+            Conns::None | Conns::One(..) => 0,
+            Conns::Many(conns) => {
+                rounded(size_of::<Vec<(AcceptOrder, ConnId)>>())
+                    + rounded(conns.capacity() * size_of::<(AcceptOrder, ConnId)>())
+            }
+        }
+    }
+
     fn len(&self) -> usize {
         match self {
             Conns::None => 0,

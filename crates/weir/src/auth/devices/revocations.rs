@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use weir_engine::rounded;
+
 /// The latest revocations among the devices of one lock.
 ///
 /// Shape: 16 bytes each, numbered in their order over all locks.
@@ -15,6 +17,11 @@ pub(super) struct Revocations {
 }
 
 impl Revocations {
+    /// The bytes that the list occupies.
+    pub(super) fn occupied(&self) -> usize {
+        rounded(self.latest.capacity() * size_of::<(u64, u64)>())
+    }
+
     pub(super) fn note(&mut self, number: u64, hash: u64) {
         if self.latest.len() == KEPT
             && let Some((oldest, _)) = self.latest.pop_front()

@@ -72,6 +72,11 @@ impl Config {
 }
 
 impl Jwt {
+    /// The tokens that were verified.
+    pub(super) fn footprint(&self) -> weir_engine::Footprint {
+        self.verified.footprint()
+    }
+
     /// Reads the keys; `None` if none is configured.
     ///
     /// Errors: the first file that cannot be used.

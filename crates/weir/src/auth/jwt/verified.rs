@@ -6,6 +6,7 @@ use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use aws_lc_rs::digest::{SHA256, digest};
+use weir_engine::{Footprint, rounded, rounded_table};
 
 use crate::auth::ExpiringCredential;
 
@@ -42,6 +43,19 @@ impl Verified {
             }
         };
         (expiring.ends > now_ms).then_some(expiring)
+    }
+
+    /// The known tokens.
+    pub(super) fn footprint(&self) -> Footprint {
+        let tables = self.lock();
+        let mut sum = Footprint::default();
+        for table in [&tables.young, &tables.old] {
+            let entry = size_of::<(Digest, Arc<ExpiringCredential>)>();
+            let credentials = Footprint::of_each(table.len(), CREDENTIAL_BYTES);
+            sum += credentials;
+            sum.bytes += rounded_table(table.capacity(), entry);
+        }
+        sum
     }
 
     /// The current era. Take it before the keys with which a token is verified.
@@ -83,6 +97,10 @@ fn digest_of(token: &str) -> Digest {
     bytes.copy_from_slice(digest(&SHA256, token.as_bytes()).as_ref());
     bytes
 }
+
+/// A credential with the two counts of its `Arc`, and the id of its device.
+const CREDENTIAL_BYTES: usize =
+    rounded(size_of::<ExpiringCredential>() + 2 * size_of::<usize>()) + 32;
 
 /// Some megabytes. With more devices, tokens are verified again.
 const VERIFIED_MAX: usize = 16_384;

@@ -12,7 +12,8 @@ use tokio::sync::mpsc;
 use tokio::task::coop;
 use tracing::debug;
 use weir_engine::{
-    Command, ConnId, CreditKind, DeviceRef, Full, Item, Origin, Report, TopicId, Urgent,
+    Command, ConnId, CreditKind, DeviceRef, Footprint, Full, Item, Origin, Report, TopicId, Urgent,
+    rounded,
 };
 use weir_wire::format::Format;
 use weir_wire::v1::{ClientMessage, Position, Published, Unsubscribe, Welcome};
@@ -171,6 +172,13 @@ impl Dispatcher {
             Report::Retired { topic } => self.shared.router.retired(topic),
             Report::Drained { number } => self.shared.drains.note_ended(self.shard, number),
         }
+    }
+
+    /// The waiting jobs and the terms of credentials.
+    fn footprint(&self) -> Footprint {
+        let mut sum = self.terms.footprint();
+        sum += Footprint::new(self.jobs.len(), rounded(self.jobs.capacity() * size_of::<Job>()));
+        sum
     }
 
     /// The number of jobs carried out so far.

@@ -29,6 +29,7 @@ pub(crate) async fn run(handle: Handle, shard: usize, mut reports: Reports) {
     loop {
         let before = dispatcher.carried_out();
         let is_starved = !dispatcher.work().await;
+        shared.dispatchers[shard].set(dispatcher.footprint());
         let wait = if is_starved { Some(pause) } else { dispatcher.until_next_look() };
         let received = tokio::select! {
             biased;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-use weir_engine::ConnId;
+use weir_engine::{ConnId, Footprint, rounded_table};
 use weir_store::Millis;
 
 use crate::auth::{GrantRef, Term};
@@ -63,6 +63,14 @@ pub(super) enum NoRefresh {
 impl Terms {
     pub(super) fn new(notice: Duration) -> Self {
         Self { by_conn: HashMap::default(), due: BTreeSet::new(), notice }
+    }
+
+    /// The terms, with the order of their looks.
+    pub(super) fn footprint(&self) -> Footprint {
+        let table = rounded_table(self.by_conn.capacity(), size_of::<(ConnId, Entry)>());
+        // The nodes of the tree are taken as two thirds full.
+        let tree = self.due.len() * (size_of::<(u32, ConnId)>() + 1) * 3 / 2;
+        Footprint::new(self.by_conn.len(), table + tree)
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -16,7 +16,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tracing::warn;
-use weir_engine::{Budget, ConnId, Engine, Origin, ShardStats, Share, Transport};
+use weir_engine::{Budget, ConnId, Engine, Footprint, Origin, ShardStats, Share, Transport};
 use weir_wire::CloseReason;
 
 use crate::base::config::{Config, EngineConfig, LimitsConfig};
@@ -316,6 +316,11 @@ impl Admission {
     /// The number of known sources.
     pub(crate) fn source_count(&self) -> usize {
         self.sources.as_ref().map_or(0, Sources::count)
+    }
+
+    /// The known sources.
+    pub(crate) fn sources_footprint(&self) -> Footprint {
+        self.sources.as_ref().map(Sources::footprint).unwrap_or_default()
     }
 
     /// The number of sources that were forgotten too early.

@@ -8,6 +8,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use hashbrown::HashTable;
+use weir_engine::{Footprint, rounded};
 
 use crate::base::config::LimitsConfig;
 use crate::base::slab::Slab;
@@ -240,6 +241,17 @@ impl Sources {
                 }
             }
         }
+    }
+
+    /// The entries, with their index.
+    pub(crate) fn footprint(&self) -> Footprint {
+        let mut sum = Footprint::new(0, rounded(size_of_val(&*self.stripes)));
+        for index in 0..STRIPES {
+            let Stripe { index, entries, .. } = &*self.lock(index);
+            let bytes = rounded(index.allocation_size()) + entries.occupied();
+            sum += Footprint::new(index.len(), bytes);
+        }
+        sum
     }
 
     /// Number of entries.

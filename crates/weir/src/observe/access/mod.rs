@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use http::Version;
+use weir_engine::Footprint;
 
 use self::ids::Ids;
 use self::output::Output;
@@ -140,6 +141,11 @@ impl AccessLog {
         let Some(log) = &self.log else { return false };
         log.queue.reopen();
         true
+    }
+
+    /// The chunks that have been allocated.
+    pub(crate) fn footprint(&self) -> Footprint {
+        self.log.as_ref().map(|log| log.queue.footprint()).unwrap_or_default()
     }
 
     /// The counts; `None` if the log is off.

@@ -17,6 +17,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use tracing::warn;
+use weir_engine::Footprint;
 
 use super::stamp::Stamp;
 use super::{Counts, Entry, line};
@@ -115,6 +116,13 @@ impl Queue {
 
     pub(super) fn counts(&self) -> Counts {
         self.shared.counts()
+    }
+
+    /// The chunks that have been made, full or empty.
+    pub(super) fn footprint(&self) -> Footprint {
+        let chunks = self.shared.lock();
+        let made = chunks.full.capacity().saturating_sub(chunks.unmade);
+        Footprint::of_each(made, CHUNK_BYTES)
     }
 
     /// Ends the writer and waits for it, as long as a file system may reasonably take.

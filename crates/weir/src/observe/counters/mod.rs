@@ -24,7 +24,7 @@ use crate::observe::counters::udp::UdpCounts;
 pub use auth::{AuthOutcome, RefreshOutcome};
 pub(crate) use times::Times;
 
-/// All counters of the front. Totals never fall; `unsettled` is a level.
+/// All counters of the front. Totals never fall; `unsettled` and `admin_connections` are levels.
 ///
 /// Cost: one relaxed atomic operation for each event.
 #[derive(Debug, Default)]
@@ -32,6 +32,7 @@ pub struct Counters {
     accepted: AtomicU64,
     unsettled: AtomicUsize,
     unsettled_of: [AtomicUsize; Transport::COUNT],
+    admin_connections: AtomicUsize,
     accept_errors: [AtomicU64; AcceptError::ALL.len()],
     closed: [AtomicU64; CloseReason::COUNT],
     published: [AtomicU64; PublishTarget::ALL.len()],
@@ -415,6 +416,15 @@ impl Counters {
 
     pub(crate) fn count_accepted(&self) {
         self.accepted.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_admin_connections(&self, count: usize) {
+        self.admin_connections.store(count, Ordering::Relaxed);
+    }
+
+    /// Connections to the admin API.
+    pub(crate) fn admin_connections(&self) -> usize {
+        self.admin_connections.load(Ordering::Relaxed)
     }
 
     pub(crate) fn count_accept_error(&self, error: AcceptError) {

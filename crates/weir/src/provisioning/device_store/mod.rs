@@ -10,9 +10,10 @@ use std::{fs, io};
 
 use serde::Serialize;
 use utoipa::ToSchema;
+use weir_engine::{Footprint, rounded};
 use weir_store::{
     Answer, BatchCounts, BatchLimits, Batches, Breaker, BreakerCounts, CacheCounts, Cached, Device,
-    Holder, Secrets, Serial, State, Store,
+    Holder, Secrets, Serial, State, Store, StoreMemory,
 };
 
 use crate::auth::TokenSource;
@@ -164,6 +165,14 @@ impl DeviceStore {
             Some(cache) => Some(cache.ping().await),
             None => None,
         }
+    }
+
+    /// The tables that the store keeps in memory, and the last connects that it was not told of.
+    pub(crate) fn footprint(&self) -> Footprint {
+        let StoreMemory { entries, bytes } = self.store().memory();
+        let mut sum = Footprint::new(entries, rounded(bytes));
+        sum += self.seen.footprint();
+        sum
     }
 
     /// The number of devices at the last probe.

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::sleep;
+use weir_engine::{Footprint, rounded, rounded_table};
 use weir_store::{Error, Millis, Serial, Store};
 
 /// Devices that have connected since the store was last told, each with its last connect.
@@ -54,6 +55,13 @@ impl Seen {
             }
         }
         Ok(())
+    }
+
+    pub(super) fn footprint(&self) -> Footprint {
+        let noted = self.noted.lock().expect("no panic happens under this lock");
+        let table = rounded_table(noted.capacity(), size_of::<(Box<str>, Millis)>());
+        let names = noted.keys().map(|serial| rounded(serial.len()));
+        Footprint::new(noted.len(), table + names.sum::<usize>())
     }
 
     pub(super) fn dropped(&self) -> u64 {

@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::block_in_place;
 use tracing::error;
+use weir_engine::{Footprint, rounded};
 
 use super::handshake::{Handshake, Step};
 use crate::base::workers::{Workers, behind_the_others};
@@ -102,6 +103,15 @@ impl Pool {
             workers.handle().spawn(async move { shared.work().await });
         }
         Pool { shared }
+    }
+
+    /// The waiting handshakes, without the state that rustls keeps of them.
+    pub(crate) fn footprint(&self) -> Footprint {
+        let queue = self.shared.lock();
+        let lists = rounded(queue.first.capacity() * size_of::<Job>())
+            + rounded(queue.second.capacity() * size_of::<Job>());
+        let handshakes = queue.count() * rounded(size_of::<Handshake>());
+        Footprint::new(queue.count(), lists + handshakes)
     }
 
     /// Makes one step of the handshake. A step that may sign waits for its turn.

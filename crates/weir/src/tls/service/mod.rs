@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tracing::debug;
+use weir_engine::Footprint;
 use weir_wire::CloseReason;
 
 use super::contexts::H2;
@@ -73,6 +74,11 @@ impl Service {
 
     pub(crate) fn contexts(&self) -> &Arc<Contexts> {
         &self.contexts
+    }
+
+    /// Stored sessions, and handshakes that wait for their turn.
+    pub(crate) fn memory(&self) -> (Footprint, Footprint) {
+        (self.contexts.sessions().footprint(), self.pool.footprint())
     }
 
     /// Makes the handshake; afterwards the stream is secured.

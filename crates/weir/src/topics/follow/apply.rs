@@ -167,6 +167,8 @@ impl Router {
             };
             let order = state.offset.wrapping_add(state.cluster().shift).wrapping_add(1);
             let of_topic = TopicMessage {
+                topic: Some(topic.id),
+                class: topic.class.number,
                 priority: topic.class.priority,
                 epoch: to.epoch,
                 offset: to.offset,

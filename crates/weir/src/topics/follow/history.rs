@@ -48,7 +48,8 @@ impl Router {
             match Arrived::read(received, Source::Kept) {
                 Err(unread) => self.pass_over(unread, 0),
                 Ok(arrived) => {
-                    let place = MessagePosition { epoch, offset: received.offset, shift: 0 };
+                    let offset = received.offset;
+                    let place = MessagePosition { topic: None, epoch, offset, shift: 0 };
                     match arrived.message(&self.budget, class, place) {
                         Some(message) => messages.push(message),
                         None if messages.is_empty() => return None,

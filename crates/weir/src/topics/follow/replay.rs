@@ -209,7 +209,7 @@ impl Router {
                 Err(unread) => self.pass_over(unread, 1),
                 Ok(arrived) => {
                     let (epoch, offset, shift) = (state.epoch, received.offset, state.shift());
-                    let place = MessagePosition { epoch, offset, shift };
+                    let place = MessagePosition { topic: Some(topic.id), epoch, offset, shift };
                     let message = arrived.message(&self.budget, &topic.class, place);
                     let Some(message) = message else { break };
                     bytes += message.frame().len();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use weir_broker::Name;
-use weir_engine::{Budget, ConnId, Share};
+use weir_engine::{Budget, ConnId, Footprint, Share, rounded, rounded_table};
 
 /// The members of a topic whose class has presence.
 ///
@@ -108,6 +108,27 @@ pub(crate) struct MembersPage {
     pub(crate) devices: usize,
     /// Whether all connections in the topic are listed.
     pub(crate) is_complete: bool,
+}
+
+impl Members {
+    /// The members, and the bytes that the whole occupies. The nodes of trees are taken as two thirds
+    /// full.
+    pub(in crate::topics) fn footprint(&self) -> Footprint {
+        let devices = rounded_table(self.devices.capacity(), size_of::<(Name, u32)>());
+        let names = self.devices.keys().map(|name| rounded(name.len() + 2 * size_of::<usize>()));
+        let trees = [
+            (self.present.len(), size_of::<(ConnId, Present)>()),
+            (self.watchers.len(), size_of::<ConnId>()),
+            (self.unlisted.len(), size_of::<(ConnId, u32)>()),
+            (self.entered.len(), size_of::<(ConnId, Told)>()),
+            (self.left.len(), size_of::<(ConnId, Left)>()),
+            (self.news.len(), size_of::<(ConnId, (Name, bool))>()),
+        ];
+        let trees = trees.map(|(len, entry)| len * (entry + 1) * 3 / 2);
+        let own = rounded(size_of::<Members>());
+        let bytes = own + devices + names.sum::<usize>() + trees.iter().sum::<usize>();
+        Footprint::new(self.present.len(), bytes)
+    }
 }
 
 impl Places {
