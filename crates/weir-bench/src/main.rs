@@ -7,6 +7,7 @@
 //!   there. `redis` queries Redis.
 //! - `worker` holds the client sockets, `workers` directs it, `holder` holds many of them for little
 //!   memory, `attack` attacks: they know no scenario.
+//! - `explained` asks a server where its memory is.
 //! - `baseline` does the same work with a minimal program, and contains no code of the gateway.
 //! - `protocol` and `peer` are the messages between the processes; `payload`, `activations` and
 //!   `stages` are the content that is sent and checked, without I/O. `sys` has the only unsafe
@@ -18,6 +19,7 @@ mod baseline;
 mod cli;
 mod clock;
 mod embedded;
+mod explained;
 mod holder;
 mod http;
 mod metrics;

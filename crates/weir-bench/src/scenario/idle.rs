@@ -9,6 +9,7 @@ use toml::Table;
 use super::Setup;
 use crate::cli::IdleArgs;
 use crate::clock;
+use crate::explained::Explained;
 use crate::payload::HEADER_BYTES;
 use crate::process::rss_anon;
 use crate::protocol::Streams;
@@ -33,6 +34,7 @@ struct Held {
     settled: bool,
     connect: Duration,
     workers: u32,
+    explained: Option<Explained>,
 }
 
 /// Runs the scenario.
@@ -42,7 +44,7 @@ pub(crate) fn run(args: &IdleArgs, report: &mut Report) -> Result<()> {
     report.set("connections", args.connections);
     report.set("transport", args.transport.name());
     let own_first = args.own_topics;
-    let held = hold(args, &setup, if own_first { 1 } else { PER_TOPIC }, report)?;
+    let mut held = hold(args, &setup, if own_first { 1 } else { PER_TOPIC }, report)?;
     let per_connection = held.per_connection(args.connections);
     report.figure("bytes_per_connection", (!own_first).then_some(per_connection));
     let own = if args.target.spawn.is_some() { Some(hold(args, &setup, 1, report)?) } else { None };
@@ -63,6 +65,7 @@ pub(crate) fn run(args: &IdleArgs, report: &mut Report) -> Result<()> {
     );
     report.set("connections_per_topic", if own_first { 1 } else { PER_TOPIC });
     report.set("warm_up_connections", WARM_UP);
+    Explained::fill(held.explained.take(), report);
     report.set("worker_processes", held.workers);
     setup.describe(report);
     Ok(())
@@ -89,6 +92,7 @@ fn hold(args: &IdleArgs, setup: &Setup, per_topic: u32, report: &mut Report) -> 
     let mut workers = setup.workers(args.connections)?;
     let connect = workers.open(&plan, |_, plan| plan)?;
     let (after, settled_after) = settle(target.pid, args.settle)?;
+    let explained = Explained::ask(&mut target.http)?;
     let holds = connections(&mut target)?;
     let expected = standing + f64::from(args.connections);
     report.check(holds.is_none_or(|holds| holds >= expected), || {
@@ -105,6 +109,7 @@ fn hold(args: &IdleArgs, setup: &Setup, per_topic: u32, report: &mut Report) -> 
         settled: settled_before && settled_after,
         connect,
         workers: processes,
+        explained,
     })
 }
 
@@ -169,6 +174,7 @@ mod tests {
             settled: true,
             connect: Duration::ZERO,
             workers: 1,
+            explained: None,
         };
         assert!((held.per_connection(10_000) - 300.0).abs() < 1e-9);
     }

@@ -11,6 +11,7 @@ use super::sampler::{Sampler, growth};
 use super::{Setup, arrival_of, publish_beside};
 use crate::cli::StallArgs;
 use crate::clock;
+use crate::explained::Explained;
 use crate::metrics::Metrics;
 use crate::protocol::{Collect, OpenPlan, Reading, SlowPlan, Streams};
 use crate::publish::{HttpSink, Published, Schedule};
@@ -103,7 +104,16 @@ impl Run<'_> {
         let before = target.metrics()?;
         self.workers.begin()?;
         self.workers.read(Reading::Stop)?;
-        let published = self.publish(seconds, |_, _| Ok(()))?;
+        // In the middle of the stall, before the first connection is closed.
+        let middle = clock::monotonic() + self.stall_timeout / 2;
+        let (mut http, mut explained) = (target.another_http(), None);
+        let published = self.publish(seconds, |_, _| {
+            if explained.is_none() && clock::monotonic() >= middle {
+                explained = Explained::ask(&mut http)?;
+            }
+            Ok(())
+        })?;
+        Explained::fill(explained, report);
         let totals = self.workers.collect(&arrival_of(&self.seqs, false))?;
         let deadline = clock::monotonic() + self.stall_timeout + STALL_ENDS;
         self.sampler.sample_while(|now| {

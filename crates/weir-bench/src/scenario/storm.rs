@@ -10,6 +10,7 @@ use super::sampler::growth;
 use super::{AT_ONCE, RESUMED_SLACK, Setup, resumed_share};
 use crate::cli::StormArgs;
 use crate::clock;
+use crate::explained::Explained;
 use crate::protocol::{ChurnPlan, HelloPlan, Streams, Ways};
 use crate::publish::HttpSink;
 use crate::report::Report;
@@ -73,6 +74,7 @@ pub(crate) fn run(args: &StormArgs, report: &mut Report) -> Result<()> {
     let seconds = (clock::monotonic() - began).as_secs_f64();
     let cpu = Target::cpu(target.pid)?.saturating_sub(cpu);
     let after = target.metrics()?;
+    Explained::fill(Explained::ask(&mut target.http)?, report);
     fill_others(report, args, &churned);
     let resume = run.plan.ways.tls.as_ref().map_or(0.0, |tls| tls.resume);
     check_others(report, args.returning.into(), resume, &churned);

@@ -13,6 +13,7 @@ use super::Setup;
 use super::idle::{settle, wait_for_connections};
 use crate::cli::MillionArgs;
 use crate::clock;
+use crate::explained::Explained;
 use crate::protocol::{HelloPlan, HoldOrder, HoldPlan, Streams};
 use crate::publish::{HttpSink, Schedule};
 use crate::report::Report;
@@ -89,6 +90,7 @@ pub(crate) fn run(args: &MillionArgs, report: &mut Report) -> Result<()> {
         format!("the server holds {holds:?} connections and not {}", ramp.open)
     });
     fill_descriptors(report, &mut target)?;
+    Explained::fill(Explained::ask(&mut target.http)?, report);
     rest(args, &mut crowd, &mut target, report)?;
     broadcast(args, ramp.open, &mut crowd, &target, report)?;
     let began = clock::monotonic();
