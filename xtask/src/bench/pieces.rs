@@ -121,9 +121,13 @@ const COMMON12: &str = "--tls-suite TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256";
 const COMMON13: &str = "--tls-suite TLS13_AES_128_GCM_SHA256";
 
 /// The sizes of the lines.
-pub(super) const CONNECTIONS: [u32; 6] = [100, 1000, 2000, 5000, 10_000, 18_000];
+pub(super) const CONNECTIONS: [u32; 8] =
+    [100, 1000, 2000, 5000, 10_000, 18_000, 100_000, 1_000_000];
+/// More do not fit one table of descriptors here.
+const ONE_TABLE_MAX: u32 = 18_000;
 pub(super) const TOPICS: [u32; 6] = [0, 100, 1000, 10_000, 100_000, 1_000_000];
 pub(super) const SIZES: [u32; 7] = [16, 64, 256, 1024, 4096, 16_384, 65_536];
+pub(super) const SHARDS: [u32; 5] = [1, 2, 8, 64, 256];
 pub(super) const CORES: [u32; 2] = [1, 2];
 
 fn scale(is_quick: bool) -> Vec<Piece> {
@@ -132,7 +136,11 @@ fn scale(is_quick: bool) -> Vec<Piece> {
     for connections in CONNECTIONS {
         // The same number of deliveries for each point: a hundred at least.
         let rate = (20_000.0 / f64::from(connections)).clamp(1.0, 50.0);
-        let words = format!("broadcast --connections {connections} --rate {rate:.1} {load}");
+        let words = if connections <= ONE_TABLE_MAX {
+            format!("broadcast --connections {connections} --rate {rate:.1} {load}")
+        } else {
+            format!("million --connections {connections} --size 256 --broadcasts 3")
+        };
         all.push(bench(&format!("connections-{connections}"), Group::Scale, words, None));
     }
     for topics in TOPICS {
@@ -150,6 +158,11 @@ fn scale(is_quick: bool) -> Vec<Piece> {
             "[limits]\nframe_bytes_max = 131072\n[connection]\nhigh_watermark_bytes = 262144\n";
         let settings = Some(settings.to_owned());
         all.push(bench(&format!("size-{size}"), Group::Scale, words, settings));
+    }
+    for shards in SHARDS {
+        let words = format!("broadcast --connections 10000 --rate 2 {load}");
+        let settings = format!("[threads]\nshards = {shards}\n[engine]\nown_descriptors = true\n");
+        all.push(bench(&format!("shards-{shards}"), Group::Scale, words, Some(settings)));
     }
     for cores in CORES {
         let pins = match cores {
@@ -187,6 +200,7 @@ fn articles() -> Vec<Piece> {
         script("link", "bench/http-link.sh", "SECONDS_EACH=8"),
         bench("activate", format!("activate --rounds 3 {pins}")),
         bench("udp-million", format!("udp --calls 1000000 --rounds 1 {pins}")),
+        bench("million-half-tls", "million --connections 1000000 --tls-share 0.5".to_owned()),
         bench("echo-16384", "echo --connections 16384 --size 256 --seconds 10".to_owned()),
     ]
 }

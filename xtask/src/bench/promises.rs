@@ -18,17 +18,19 @@ pub(super) fn articles(results: &Results) -> Vec<Row> {
     vec![
         row(
             "1,492,758 connections, 5.7 GB (3.8 KB each)",
-            bytes("idle", "weir").map(|bytes| {
+            held(results, "connections-1000000").zip(bytes("idle", "weir")).map(|(held, bytes)| {
                 let netty = bytes_beside(results, "idle");
-                format!("{} B of process memory each, idle, at 15,000{netty}", number(bytes))
+                format!("{held}; {} B each, idle, at 15,000{netty}", number(bytes))
             }),
         ),
         row(
             "TLS: 24 KB of heap each, 3.1 KB of byte arrays after patching",
-            bytes("idle-tls", "weir").map(|bytes| {
-                let netty = bytes_beside(results, "idle-tls");
-                format!("{} B of process memory each, idle, at 15,000{netty}", number(bytes))
-            }),
+            held(results, "million-half-tls").zip(bytes("idle-tls", "weir")).map(
+                |(held, bytes)| {
+                    let netty = bytes_beside(results, "idle-tls");
+                    format!("{held}; {} B each, idle, all TLS, at 15,000{netty}", number(bytes))
+                },
+            ),
         ),
         row(
             "10,000 at 1 message a second: 3 % of 4 cores, in one process",
@@ -36,8 +38,11 @@ pub(super) fn articles(results: &Results) -> Vec<Row> {
         ),
         row(
             "30,000 at 1 message a second: 7 % of 4 cores, in one process",
-            cpu_share(30_000, results.figure("connections-18000", "cpu_us_per_message"))
-                .map(|share| share + ", measured at 18,000, of which a process has room here"),
+            cpu_share(30_000, results.figure("connections-18000", "cpu_us_per_message")).map(
+                |share| {
+                    share + ", measured at 18,000, for which one table of descriptors has room here"
+                },
+            ),
         ),
         row("`ab -c 100`: HTTPS 500/s, HTTP 8,000/s", text("ab", "http")),
         row("HTTP 112,307/s (`wrk -t8 -c32`)", text("wrk", "weir   32")),
@@ -50,6 +55,22 @@ pub(super) fn articles(results: &Results) -> Vec<Row> {
         row("1,000,000 calls by datagram in 12.66 s", datagrams(results)),
         row("echo, 16,384 connections × 256 B: garbage and pauses", echo(results)),
     ]
+}
+
+/// How many connections one process held, and what each took.
+fn held(results: &Results, piece: &str) -> Option<String> {
+    let figure = |field| results.figure(piece, field);
+    let (count, bytes) = (figure("connections")?, figure("bytes_per_connection")?);
+    let tls = figure("tls_connections").filter(|count| *count > 0.0);
+    let tls = tls.map_or(String::new(), |count| format!(" ({} of them with TLS)", number(count)));
+    let gigabytes = (figure("rss_anon_after")? / 1e7).round() / 100.0;
+    Some(format!(
+        "{}{tls} in {gigabytes} GB of process memory ({} B each) and {} B of the kernel's each, for \
+         both ends",
+        number(count),
+        number(bytes),
+        number(figure("kernel_bytes_per_connection")?)
+    ))
 }
 
 fn activation(results: &Results) -> Option<String> {

@@ -1,6 +1,6 @@
 //! How costs grow: lines against sizes, and what they say in words.
 
-use super::pieces::{CONNECTIONS, CORES, SIZES, TOPICS};
+use super::pieces::{CONNECTIONS, CORES, SHARDS, SIZES, TOPICS};
 use super::results::Results;
 use crate::plot::{Axis, Bar, Bars, Chart, Line, number};
 
@@ -27,7 +27,7 @@ struct Series {
     is_dashed: bool,
 }
 
-const ALL: [Growth; 5] = [
+const ALL: [Growth; 6] = [
     Growth {
         title: "Number of connections",
         x: "connections",
@@ -37,7 +37,18 @@ const ALL: [Growth; 5] = [
         place: f64::from,
         reason: "With few connections the publish request and the wake-up of threads are shared by few \
                  deliveries. With many, each socket's memory has left the caches of the processor \
-                 until its turn comes; the bare loop pays for that too.",
+                 until its turn comes; the bare loop pays for that too. From 100,000 on each shard has a \
+                 descriptor table of its own, and client processes share the processors with it.",
+    },
+    Growth {
+        title: "Number of shards",
+        x: "shards with a descriptor table each, for 10,000 connections",
+        y: "CPU per delivery, µs",
+        lines: &[Series::weir("shards"), Series::bare("shards")],
+        points: &SHARDS,
+        place: f64::from,
+        reason: "A message wakes each shard once. Shards beyond the processors add these wake-ups and \
+                 nothing else; they are there for their tables.",
     },
     Growth {
         title: "Message size",
