@@ -54,12 +54,12 @@ pub(super) async fn run(
         return Ok(costs);
     }
     let cgroup = memory.iter().skip(1).min_by_key(|memory| memory.bytes_max);
-    if connections >= PAIRS_MIN
-        && let Some(kernel) =
-            kernel::measure(machine, cgroup, connections).context("the sockets' memory")?
-    {
-        costs.kernel_measured = true;
-        (costs.kernel_bytes, costs.cgroup_kernel_bytes) = (kernel.machine, kernel.cgroup);
+    if connections >= PAIRS_MIN {
+        let kernel =
+            kernel::measure(machine, cgroup, connections).context("the sockets' memory")?;
+        costs.kernel_measured = kernel.machine.is_some();
+        costs.kernel_bytes = kernel.machine.unwrap_or(costs.kernel_bytes);
+        costs.cgroup_kernel_bytes = kernel.cgroup;
     }
     let plain = Box::pin(measure(config, connections, Transport::Tcp)).await?;
     let tls = Box::pin(measure(config, connections, Transport::Tls)).await.context("with TLS")?;
