@@ -13,6 +13,7 @@ mod golang;
 mod maven;
 mod plot;
 mod process;
+mod profile;
 mod python;
 mod rules;
 mod scaling;
@@ -41,6 +42,8 @@ commands:
                            programs that are there; --quick: everything as small as possible, for the tests)
   chaos [FAULT…]           have faults happen to a cluster of real processes, as tests/tests/chaos.rs names them
                            (--times 10 --clients 3000 --rate 300 --topics 50 --races 10000)
+  profile SCENARIO …       run a scenario of weir-bench with the words behind it, such as broadcast --tls, draw a
+                           flame graph of its server into target/profiles, and list the largest functions
   docs                     write the generated documents and the Rust documentation
   scaling                  simulate losses of nodes, and write docs/scaling.md and docs/scaling.svg
 ";
@@ -72,6 +75,7 @@ fn run(words: &[&str]) -> anyhow::Result<()> {
         ["bench", words @ ..] => bench::run(&root, &bench::Plan::read(words)?),
         ["chaos", words @ ..] => chaos::run(&root, &chaos::Plan::read(words)?),
         ["docs"] => docs::run(&root),
+        ["profile", scenario, words @ ..] => profile::run(&root, scenario, words),
         ["scaling"] => scaling::run(&root),
         ["help" | "--help" | "-h"] => {
             print!("{USAGE}");

@@ -112,7 +112,7 @@ pub(crate) fn beside_programs(root: &Path, name: &str) -> PathBuf {
     target.join(name)
 }
 
-fn shown(command: &Command) -> String {
+pub(crate) fn shown(command: &Command) -> String {
     let name = Path::new(command.get_program()).file_stem().unwrap_or(command.get_program());
     let words = std::iter::once(name).chain(command.get_args());
     words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")

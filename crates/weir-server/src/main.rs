@@ -11,6 +11,7 @@ mod http;
 mod log;
 mod memory;
 mod output;
+mod profile;
 mod publish;
 mod serve;
 mod store;
@@ -43,7 +44,13 @@ fn main() -> ExitCode {
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let Cli { command, config: file } = cli;
     match command.unwrap_or(Command::Serve(ServeArgs::default())) {
-        Command::Serve(args) => return serve::run(config::load(file)?, Begin::of(args.new_store)),
+        Command::Serve(args) => {
+            let settings = config::load(file)?;
+            if settings.gateway.admin.heap_profile {
+                profile::enable_heap_profile()?;
+            }
+            return serve::run(settings, Begin::of(args.new_store));
+        }
         Command::Publish(args) => block_on(publish::run(args, file))?,
         Command::Drain(args) => block_on(drain::run(args, file))?,
         Command::Memory(args) => block_on(memory::run(args, file))?,

@@ -13,6 +13,7 @@ use weir::{DeviceStore, Gateway, Handle, Resources};
 use crate::config::Settings;
 use crate::log::{Log, Losses};
 use crate::output::say;
+use crate::profile::OwnProfiler;
 use crate::store::{self, Begin, Opened};
 use crate::{banner, sys};
 
@@ -55,9 +56,11 @@ async fn serve(
         info!("environment variables override the configuration file: {}", over_file.join("; "));
     }
     let config = settings.gateway;
-    let mut builder =
-        Gateway::builder().config(config.clone()).allocated_bytes(sys::allocated_bytes);
-    builder = builder.diagnostics(Arc::new(sys::Process));
+    let mut builder = Gateway::builder()
+        .config(config.clone())
+        .allocated_bytes(sys::allocated_bytes)
+        .diagnostics(Arc::new(sys::Process))
+        .profiler(Arc::new(OwnProfiler::default()));
     if let Some(devices) = &devices {
         builder = builder.devices(Arc::clone(devices));
     }

@@ -41,6 +41,7 @@ pub use base::config::{
     parse_duration,
 };
 pub use base::private::{make_private_directory, warn_if_exposed};
+pub use base::profiler::{CpuProfile, ProfileError, ProfileFormat, Profiler};
 pub use base::threads::{
     LimitedMemory, MemoryLimit, OpenFiles, Resources, raise_open_files, schedule_front_thread,
 };

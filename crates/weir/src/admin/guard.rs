@@ -152,7 +152,7 @@ mod tests {
 
     fn check(listener: &str, headers: &[(&str, &str)]) -> Result<(), u16> {
         let hosts = vec!["gate.example".to_owned(), "api.example:8443".to_owned()];
-        let guard = Guard::new(&AdminConfig { token: String::new(), hosts }, &[]);
+        let guard = Guard::new(&AdminConfig { hosts, ..AdminConfig::default() }, &[]);
         let mut request = Request::builder().uri("/healthz");
         for (name, value) in headers {
             request = request.header(*name, *value);
@@ -229,7 +229,7 @@ mod tests {
             may: may.to_vec(),
         };
         let services = [service("mouth", &[Right::Publish]), service("ears", &[Right::Events])];
-        let admin = AdminConfig { token: token.to_owned(), hosts: Vec::new() };
+        let admin = AdminConfig { token: token.to_owned(), ..AdminConfig::default() };
         let mut headers = HeaderMap::new();
         if let Some(header) = header {
             headers.insert(AUTHORIZATION, header.parse().unwrap());

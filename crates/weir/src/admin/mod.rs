@@ -13,6 +13,7 @@ mod guard;
 mod metrics;
 mod openapi;
 mod process;
+mod profiles;
 mod ready;
 mod registry;
 mod routes;
@@ -36,6 +37,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
+use crate::base::profiler::Profiler;
 use crate::connection::farewell::say_at_once;
 use crate::connection::linger::{Linger, SILENCE, TlsEnd, say_last};
 use crate::connection::listener::AcceptTrouble;
@@ -57,11 +59,11 @@ use routes::Routes;
 pub(crate) async fn serve(
     listener: TcpListener,
     handle: Handle,
-    config: AdminConfig,
+    (config, profiler): (AdminConfig, Option<Arc<dyn Profiler>>),
     shutdown: impl Future<Output = ()>,
 ) {
     let counting = handle.clone();
-    let routes = Arc::new(Routes::new(handle, &config));
+    let routes = Arc::new(Routes::new(handle, &config, profiler));
     let (mut connections, mut registry) = (JoinSet::new(), Registry::default());
     let mut trouble = AcceptTrouble::of(listener.local_addr());
     let mut shutdown = pin!(shutdown);

@@ -9,8 +9,8 @@ use utoipa::openapi::{HttpMethod, Required};
 use super::debug::{MemoryView, RetentionView};
 use super::device_list::{ImportedView, StoredPageView};
 use super::drain::{DrainRequest, DrainView};
-use super::ready;
 use super::views::{ConnectionsView, DeviceView, NodesView, RevokingView, TopicsView};
+use super::{profiles, ready};
 use crate::Part;
 use crate::core::node::ConnectionView;
 use crate::http::web::openapi::{
@@ -46,6 +46,8 @@ fn write() -> Bytes {
         .operation(HttpMethod::Delete, "/v1/drain", cancel_drain())
         .operation(get.clone(), "/v1/debug/memory", memory())
         .operation(get.clone(), "/v1/debug/retention", retention())
+        .operation(get.clone(), "/v1/debug/cpu", cpu())
+        .operation(get.clone(), "/v1/debug/heap", heap())
         .operation(get.clone(), "/healthz", health())
         .operation(get.clone(), "/readyz", ready())
         .operation(get.clone(), "/metrics", metrics())
@@ -227,6 +229,31 @@ fn retention() -> Operation {
         .refuses(&[Kind::ShardSilent])
 }
 
+fn cpu() -> Operation {
+    let seconds = ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(1));
+    #[expect(clippy::cast_precision_loss, reason = "it is below 2^52")]
+    let seconds = seconds.maximum(Some(profiles::SECONDS_MAX as f64)).build();
+    let about = format!("How long to sample; {} by default", profiles::SECONDS_DEFAULT);
+    profile("cpuProfile", "Sample the CPU time of all threads")
+        .query("seconds", &about, seconds)
+        .refuses(&[Kind::ProfileRunning])
+}
+
+fn heap() -> Operation {
+    profile("heapProfile", "Look which calls have allocated the memory that is in use")
+        .description("Only with `admin.heap_profile`.")
+        .refuses(&[Kind::ProfileRunning])
+}
+
+fn profile(id: &str, summary: &str) -> Operation {
+    let formats = ObjectBuilder::from(text()).enum_values(Some(profiles::FORMATS)).build();
+    let about = "`pprof` (protobuf in gzip), which is the default, or `folded` (a line a stack)";
+    guarded(id, summary)
+        .query("format", about, formats)
+        .answers_texts(&["application/octet-stream", "text/plain"], "The profile")
+        .refuses(&[Kind::NotFound, Kind::ProfileFailed])
+}
+
 fn health() -> Operation {
     open("health", "Whether the process answers at all").answers_text("text/plain", "It does")
 }
@@ -297,5 +324,5 @@ const BODY: [Kind; 4] =
 static DOCUMENT: LazyLock<Bytes> = LazyLock::new(write);
 
 const ABOUT: &str = "Publishing, looking, ending and the metrics. The token is that of `admin.token`; that of a service is \
-                     good for `publish` and `events`. Each path that knows GET knows HEAD, but for `/v1/events` and `/v1/devices/export`. See \
+                     good for `publish` and `events`. Each path that knows GET knows HEAD, but for `/v1/events`, `/v1/devices/export` and `/v1/debug`. See \
                      docs/admin-api.md.";

@@ -1,6 +1,7 @@
 //! From a request to its answer: the path, the right that it needs, and the answer.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,7 +12,8 @@ use hyper::body::Body;
 
 use super::guard::Guard;
 use super::metrics::{Form, Metrics};
-use super::{debug, device_list, drain, events, openapi, ready, views};
+use super::{debug, device_list, drain, events, openapi, profiles, ready, views};
+use crate::base::profiler::Profiler;
 use crate::http::web::body::{self, Room, Whole};
 use crate::http::web::idempotency::{KeyOwner, RequestKey, key_of};
 use crate::http::web::problem::{Kind, Problem};
@@ -26,6 +28,7 @@ pub(super) struct Routes {
     guard: Guard,
     room: Room,
     metrics: Metrics,
+    profiler: Option<Arc<dyn Profiler>>,
     router: matchit::Router<Route>,
 }
 
@@ -46,6 +49,8 @@ pub(super) enum Route {
     Drain,
     Memory,
     Retention,
+    Cpu,
+    Heap,
     Health,
     Ready,
     Metrics,
@@ -53,7 +58,7 @@ pub(super) enum Route {
 }
 
 impl Route {
-    pub(super) const ALL: [(&'static str, Route); 18] = [
+    pub(super) const ALL: [(&'static str, Route); 20] = [
         ("/v1/publish", Route::Publish),
         ("/v1/events", Route::Events),
         ("/v1/connections", Route::Connections),
@@ -68,6 +73,8 @@ impl Route {
         ("/v1/drain", Route::Drain),
         ("/v1/debug/memory", Route::Memory),
         ("/v1/debug/retention", Route::Retention),
+        ("/v1/debug/cpu", Route::Cpu),
+        ("/v1/debug/heap", Route::Heap),
         ("/healthz", Route::Health),
         ("/readyz", Route::Ready),
         ("/metrics", Route::Metrics),
@@ -78,7 +85,7 @@ impl Route {
     pub(super) const fn methods(self) -> &'static str {
         match self {
             Route::Publish | Route::Revoke => "POST",
-            Route::Events | Route::Export => "GET",
+            Route::Events | Route::Export | Route::Cpu | Route::Heap => "GET",
             Route::Devices => "GET, HEAD, POST",
             Route::Connection => "GET, HEAD, DELETE",
             Route::Drain => "GET, HEAD, POST, DELETE",
@@ -113,6 +120,8 @@ impl Route {
             | Route::Drain
             | Route::Memory
             | Route::Retention
+            | Route::Cpu
+            | Route::Heap
             | Route::Health
             | Route::Ready
             | Route::Metrics
@@ -127,7 +136,11 @@ impl Route {
 }
 
 impl Routes {
-    pub(super) fn new(handle: Handle, config: &AdminConfig) -> Self {
+    pub(super) fn new(
+        handle: Handle,
+        config: &AdminConfig,
+        profiler: Option<Arc<dyn Profiler>>,
+    ) -> Self {
         let mut router = matchit::Router::new();
         for (path, route) in Route::ALL {
             router.insert(path, route).expect("the paths differ");
@@ -137,6 +150,7 @@ impl Routes {
             metrics: Metrics::new(handle.clone()),
             guard: Guard::new(config, &handle.config().auth.services),
             room: Room::new(BODY_BYTES_MAX, BODY_TIMEOUT, budget_bytes),
+            profiler,
             handle,
             router,
         }
@@ -255,6 +269,8 @@ impl Routes {
                 | Route::Devices
                 | Route::Events
                 | Route::Retention
+                | Route::Cpu
+                | Route::Heap
         );
         if !is_asked {
             Query::parse(query, &[])?;
@@ -271,6 +287,8 @@ impl Routes {
             Route::Drain => Ok(drain::look(&self.handle)),
             Route::Memory => debug::memory(&self.handle).await,
             Route::Retention => debug::retention(&self.handle, query).await,
+            Route::Cpu => profiles::cpu(self.profiler.as_ref(), query).await,
+            Route::Heap => profiles::heap(self.profiler.as_ref(), query).await,
             Route::Device => views::device(&self.handle, id).await,
             Route::Health => Ok(text("ok\n")),
             Route::Metrics => {

@@ -16,6 +16,7 @@ pub(crate) mod origin;
 pub(crate) mod pattern;
 pub(crate) mod peer_charge;
 pub(crate) mod private;
+pub(crate) mod profiler;
 pub(crate) mod proxy;
 pub(crate) mod read_buffer;
 pub(crate) mod slab;

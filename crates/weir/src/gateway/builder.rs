@@ -15,7 +15,8 @@ use crate::auth::{Authenticator, TokenSource};
 use crate::base::config::{CertificateConfig, Config, Scope, TlsVersion};
 use crate::base::diagnostics::Diagnostics;
 use crate::base::model::Spoken;
-use crate::base::threads::{Resources, raise_open_files};
+use crate::base::profiler::Profiler;
+use crate::base::threads::{OpenFiles, Resources, raise_open_files};
 use crate::cluster::{self, BrokerEvents, OpenBroker};
 use crate::core::handle::{FromDevice, Handle, OnPublish, Refusal};
 use crate::core::publishing::Publishing;
@@ -39,6 +40,7 @@ pub struct GatewayBuilder {
     tokens: Option<Arc<dyn TokenSource>>,
     device_store: Option<Arc<DeviceStore>>,
     broker: Option<OpenBroker>,
+    profiler: Option<Arc<dyn Profiler>>,
     pub(super) depths: Depths,
 }
 
@@ -147,6 +149,13 @@ impl GatewayBuilder {
         self
     }
 
+    /// Lets the admin API answer `/v1/debug/cpu` and `/v1/debug/heap` with profiles that `profiler`
+    /// makes. Without it, these paths have nothing.
+    pub fn profiler(mut self, profiler: Arc<dyn Profiler>) -> Self {
+        self.profiler = Some(profiler);
+        self
+    }
+
     /// Starts the gateway on the current tokio runtime, which needs its time and network drivers.
     ///
     /// Errors: an invalid configuration, an address in use, no threads.
@@ -170,6 +179,7 @@ impl GatewayBuilder {
             tokens,
             device_store,
             broker,
+            profiler,
             depths,
         } = self;
         let open_files = raise_open_files();
@@ -193,9 +203,7 @@ impl GatewayBuilder {
         let shard_sockets_max = admission::shard_sockets_max(&config.engine, open_files.soft);
         let given = ((depths, own.clone()), shard_sockets_max);
         let (engine, queues) = start_shards(&config, given, allocated_bytes, budget, &shards)?;
-        let own_fds = admin::open_fds().unwrap_or(OWN_DESCRIPTORS);
-        let front = admission::sockets_max(open_files.soft, own_fds);
-        let tables = TableLimits { front, shard: shard_sockets_max };
+        let tables = table_limits(&open_files, shard_sockets_max);
         let connections_max = admission::connections_max(&config.limits, tables, shards.len());
         let started = Started {
             tcp: addrs(&listeners, Transport::Tcp, Spoken::Frames),
@@ -222,10 +230,16 @@ impl GatewayBuilder {
         join_cluster(&shared, events).await;
         let handle = Handle::new(shared, on_publish);
         let udp = udp::start(&handle, udp).map_err(StartError::Udp)?;
-        let mut gateway = launch(handle, settling, queues, listeners, admin, started).await;
+        let mut gateway =
+            launch(handle, settling, queues, listeners, admin, profiler, started).await;
         gateway.udp = udp;
         Ok(gateway)
     }
+}
+
+fn table_limits(open_files: &OpenFiles, shard: Option<usize>) -> TableLimits {
+    let own_fds = admin::open_fds().unwrap_or(OWN_DESCRIPTORS);
+    TableLimits { front: admission::sockets_max(open_files.soft, own_fds), shard }
 }
 
 fn byte_budget(config: &Config, resources: &Resources, bytes: usize) -> Arc<Budget> {

@@ -22,6 +22,7 @@ use weir_engine::{
 use crate::auth::jwt::{self, JwtKeyError};
 use crate::base::config::{Config, ConfigError};
 use crate::base::model::Spoken;
+use crate::base::profiler::Profiler;
 use crate::base::threads::{OpenFiles, Resources};
 use crate::base::workers::Workers;
 use crate::cluster::run_presence;
@@ -493,6 +494,7 @@ async fn launch(
     queues: Vec<Reports>,
     bound: Vec<Bound>,
     admin: Option<(SocketAddr, TcpListener)>,
+    profiler: Option<Arc<dyn Profiler>>,
     started: Started,
 ) -> Gateway {
     let shared = Arc::clone(handle.shared());
@@ -536,10 +538,9 @@ async fn launch(
         let handle = handle.clone();
         let (stop, stopped) = oneshot::channel();
         let stopped = async { stopped.await.unwrap_or_default() };
-        (stop, tokio::spawn(admin::serve(listener, handle, config, stopped)))
+        (stop, tokio::spawn(admin::serve(listener, handle, (config, profiler), stopped)))
     });
     shared.readiness.set_listening();
-    let udp = None;
     let started = Box::new(started);
     Gateway {
         shared,
@@ -549,7 +550,7 @@ async fn launch(
         listeners,
         dispatchers,
         services,
-        udp,
+        udp: None,
         admin,
         started,
     }

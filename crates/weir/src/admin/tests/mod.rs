@@ -69,6 +69,10 @@ async fn every_path_answers_and_nothing_else_does() {
         ("GET /v1/connections?cursor=AAAA", 400, r#""field":"cursor""#),
         ("GET /v1/topics?cursor=%25", 400, r#""field":"cursor""#),
         ("GET /v1/topics?device=a", 400, r#""field":"device""#),
+        ("GET /v1/debug/cpu", 404, "this program makes no profiles"),
+        ("GET /v1/debug/cpu?seconds=61", 400, r#""field":"seconds""#),
+        ("GET /v1/debug/heap", 404, "this program makes no profiles"),
+        ("GET /v1/debug/heap?format=svg", 400, r#""field":"format""#),
         ("GET /healthz?x=1", 400, "this path takes none"),
     ] {
         check(&server, request, "", status, &[says]).await;
@@ -143,7 +147,11 @@ async fn a_body_must_be_json_of_known_and_bounded_length() {
 
 #[tokio::test]
 async fn strangers_and_web_pages_are_refused() {
-    let admin = AdminConfig { token: "s3cret".to_owned(), hosts: vec!["gate.example".to_owned()] };
+    let admin = AdminConfig {
+        token: "s3cret".to_owned(),
+        hosts: vec!["gate.example".to_owned()],
+        ..AdminConfig::default()
+    };
     let server = Server::start(Config { admin, ..Config::default() }).await;
     let token = "Authorization: Bearer s3cret";
     for (request, status, says) in [

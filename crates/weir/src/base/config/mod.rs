@@ -94,6 +94,10 @@ crate::config_table! {
         /// names of loopback. Other names are refused: a web page could reach the admin API through
         /// a host name of its own.
         hosts: Vec<String>, range(0..=HOSTS_MAX), unit("names"), reason(HOSTS_REASON);
+        /// Whether `GET /v1/debug/heap` can tell which calls have allocated the memory in use. The
+        /// program then starts itself once more with `MALLOC_CONF=prof:true,lg_prof_sample:19`.
+        /// About one allocation in 512 KiB is sampled.
+        heap_profile: bool;
     }
 }
 

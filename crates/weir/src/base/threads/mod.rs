@@ -136,6 +136,11 @@ pub(crate) fn schedule_settling_thread(threads: usize) {
     share(ThreadShare { nice, slice: Some(FRONT_SLICE) });
 }
 
+/// Puts the calling thread below all others: it looks up the names of functions for seconds.
+pub(crate) fn schedule_profile_thread() {
+    share(ThreadShare { nice: PROFILE_NICE, slice: None });
+}
+
 /// The niceness that makes the threads of one processor together weigh no more than one of them
 /// alone would. Three steps of niceness halve a thread's weight.
 fn settling_nice(threads: usize, processors: usize) -> i32 {
@@ -231,6 +236,8 @@ fn read_number(path: &Path) -> Option<f64> {
 const FRONT_SLICE: Duration = Duration::from_micros(200);
 /// A third of the weight of a shard's thread.
 const EDGE_NICE: i32 = 5;
+/// The lowest weight: a 60th of that of a shard's thread.
+const PROFILE_NICE: i32 = 19;
 /// A tenth of the weight of a shard's thread: never starved, and hardly in the way.
 const SETTLING_NICE: i32 = 10;
 

@@ -64,6 +64,10 @@ pub(crate) enum Kind {
     InProgress,
     /// The node is being drained, or has been.
     DrainRunning,
+    /// A profile of the same kind is running.
+    ProfileRunning,
+    /// The system does not let the process make a profile.
+    ProfileFailed,
     /// The broker cannot be reached, or refuses: nothing was published.
     BrokerUnavailable,
     /// There are too many request bodies at once.
@@ -143,6 +147,8 @@ impl Kind {
                 ("in-progress", "The first request with this key goes on", S::CONFLICT)
             }
             Kind::DrainRunning => ("drain-running", "The node is drained already", S::CONFLICT),
+            Kind::ProfileRunning => ("profile-running", "Another profile is running", S::CONFLICT),
+            Kind::ProfileFailed => ("profile-failed", "The profile failed", UNAVAILABLE),
             Kind::BrokerUnavailable => {
                 ("broker-unavailable", "The cluster's broker cannot be reached", UNAVAILABLE)
             }

@@ -1,7 +1,11 @@
-//! The allocator. This is the only file of the program with an unsafe attribute.
+//! The allocator, and what else needs unsafe code.
+
+pub(crate) mod sampler;
+
+use std::ffi::CStr;
 
 use tikv_jemalloc_ctl::thread::{self, ThreadLocal};
-use tikv_jemalloc_ctl::{Access as _, AsName as _, epoch, stats};
+use tikv_jemalloc_ctl::{Access as _, AsName as _, epoch, raw, stats};
 use weir::{AllocatorStats, Diagnostics};
 
 /// Bytes that the calling thread has allocated since it began, including those freed again; 0 if
@@ -43,6 +47,17 @@ impl Diagnostics for Process {
 
 /// The bytes in the caches of threads, of all arenas: the number stands for all of them.
 const CACHED: &[u8] = b"stats.arenas.4096.tcache_bytes\0";
+
+/// Lets jemalloc write its profile of the heap into this file.
+///
+/// Errors: jemalloc does not sample allocations, or cannot write the file.
+pub(crate) fn dump_heap(path: &CStr) -> tikv_jemalloc_ctl::Result<()> {
+    #[expect(unsafe_code, reason = "jemalloc takes a pointer")]
+    // SAFETY: `prof.dump` takes a pointer to a text that ends in NUL, and reads it during the call.
+    unsafe {
+        raw::write(b"prof.dump\0", path.as_ptr())
+    }
+}
 
 /// jemalloc, for Rust and C alike. Its names have no prefix, so C libraries allocate from the same
 /// arenas. The same statistics count their memory, and the same rules return it.
