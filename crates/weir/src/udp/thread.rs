@@ -36,7 +36,7 @@ pub(super) fn run(socket: &Arc<DatagramSocket>, shared: Arc<Shared>, stop: &Atom
             handler.handle(&datagram, &mut outbox, now);
         }
         send(&mut outbox, socket, &mut handler);
-        losses.tell(inbox.lost(), socket, &mut handler, now);
+        losses.tell(socket, now);
         handler.flush_counts();
         if received == Inbox::BATCH {
             continue;
@@ -75,34 +75,34 @@ fn send(outbox: &mut Outbox, socket: &DatagramSocket, handler: &mut Handler) {
     }
 }
 
-/// Datagrams that the kernel dropped, logged at most once in [`TELL_INTERVAL`].
+/// Datagrams that the kernel dropped. Each turn may ask for them; a line is logged at most once in
+/// [`TELL_INTERVAL`].
 #[derive(Default)]
 struct Losses {
-    counted: u64,
-    told: u64,
-    told_at: Option<Nanos>,
+    told: u32,
+    /// The kernel is not asked before this time.
+    next_at: Nanos,
 }
 
 impl Losses {
-    fn tell(&mut self, lost: u64, socket: &DatagramSocket, handler: &mut Handler, now: Nanos) {
-        if lost == self.counted && lost == self.told {
+    fn tell(&mut self, socket: &DatagramSocket, now: Nanos) {
+        if now < self.next_at {
             return;
         }
-        handler.count(Count::Lost, lost - self.counted);
-        self.counted = lost;
-        if self.told_at.is_some_and(|at| now.since(at) < TELL_INTERVAL) {
+        self.next_at = now.after(TURN_MAX);
+        let Ok(total) = socket.lost() else { return };
+        if total == self.told {
             return;
         }
-        let granted = socket.buffers().map_or(0, |buffers| buffers.recv_bytes);
         warn!(
-            lost = lost - self.told,
-            total = lost,
-            recv_buffer_bytes = granted,
+            lost = total.wrapping_sub(self.told),
+            total,
+            recv_buffer_bytes = socket.buffers().map_or(0, |buffers| buffers.recv_bytes),
             "datagrams lost: a socket's receive buffer was full; raise udp.recv_buffer_bytes, and raise the sysctl \
              net.core.rmem_max to that size"
         );
-        self.told = lost;
-        self.told_at = Some(now);
+        self.told = total;
+        self.next_at = now.after(TELL_INTERVAL);
     }
 }
 

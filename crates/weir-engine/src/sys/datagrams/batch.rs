@@ -25,9 +25,6 @@ pub struct Inbox {
     /// Length, whether the datagram was cut, and the address that it was sent to.
     heads: Box<[(usize, bool, Local); Inbox::BATCH]>,
     count: usize,
-    /// The kernel's own count of dropped datagrams. It wraps.
-    lost_last: u32,
-    lost: u64,
 }
 
 /// One datagram.
@@ -76,8 +73,6 @@ impl Inbox {
             controls: Box::new([Control([0; CONTROL_BYTES]); Inbox::BATCH]),
             heads: Box::new([(0, false, Local::Own); Inbox::BATCH]),
             count: 0,
-            lost_last: 0,
-            lost: 0,
         }
     }
 
@@ -146,23 +141,12 @@ impl Inbox {
         })
     }
 
-    /// Datagrams that the kernel has dropped since the start because the socket's buffer was full.
-    /// Later datagrams carry the count (`SO_RXQ_OVFL`).
-    pub fn lost(&self) -> u64 {
-        self.lost
-    }
-
-    fn read_control(&mut self, index: usize, told: usize) -> Local {
+    fn read_control(&self, index: usize, told: usize) -> Local {
         let mut local = Local::Own;
         let mut rest = &self.controls[index].0[..told];
         while let Some((level, kind, content, behind)) = control_message(rest) {
             rest = behind;
             match (level, kind, content.len()) {
-                (libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 4) => {
-                    let lost = u32::from_ne_bytes([content[0], content[1], content[2], content[3]]);
-                    self.lost += u64::from(lost.wrapping_sub(self.lost_last));
-                    self.lost_last = lost;
-                }
                 // Interface, our address that answers, the address in the packet.
                 (libc::IPPROTO_IP, libc::IP_PKTINFO, 12) => {
                     let [.., a, b, c, d, _, _, _, _] = *content else { continue };
@@ -334,5 +318,5 @@ const ROOM_TIMEOUT: Duration = Duration::from_millis(20);
 /// Bytes of a `cmsghdr`.
 const CONTROL_HEAD_BYTES: usize = 16;
 const _: () = assert!(size_of::<libc::cmsghdr>() == CONTROL_HEAD_BYTES);
-/// Room for a count of losses and for the longer of the two kinds of addresses.
-const CONTROL_BYTES: usize = 64;
+/// Room for the longer of the two kinds of addresses.
+const CONTROL_BYTES: usize = CONTROL_HEAD_BYTES + 24;

@@ -89,7 +89,6 @@ impl DatagramSocket {
         sockopt::set_socket_reuseport(&fd, is_shared)?;
         sockopt::set_socket_recv_buffer_size(&fd, options.recv_buffer_bytes)?;
         sockopt::set_socket_send_buffer_size(&fd, options.send_buffer_bytes)?;
-        switch_on(&fd, libc::SOL_SOCKET, libc::SO_RXQ_OVFL)?;
         if addr.ip().is_unspecified() {
             // If the socket has many addresses, the answer must come from the one that was asked.
             match addr {
@@ -118,6 +117,19 @@ impl DatagramSocket {
     ///
     /// Cost: a syscall.
     pub fn queued_bytes(&self) -> io::Result<usize> {
+        self.meminfo().map(|info| info[MEMINFO_RMEM_ALLOC] as usize)
+    }
+
+    /// Datagrams that the kernel has dropped since the start because the receive buffer was full.
+    /// The count wraps.
+    ///
+    /// Cost: a syscall. The kernel could tell the count with each datagram (`SO_RXQ_OVFL`), but
+    /// then receiving costs more for all of them.
+    pub fn lost(&self) -> io::Result<u32> {
+        self.meminfo().map(|info| info[MEMINFO_DROPS])
+    }
+
+    fn meminfo(&self) -> io::Result<[u32; MEMINFO_WORDS]> {
         let mut info = [0_u32; MEMINFO_WORDS];
         let mut bytes = libc::socklen_t::try_from(size_of_val(&info)).unwrap_or(0);
         // SAFETY: the kernel writes at most `bytes` bytes into the live array.
@@ -130,7 +142,7 @@ impl DatagramSocket {
                 &raw mut bytes,
             )
         };
-        if done == 0 { Ok(info[0] as usize) } else { Err(io::Error::last_os_error()) }
+        if done == 0 { Ok(info) } else { Err(io::Error::last_os_error()) }
     }
 
     /// A waker that ends a [`DatagramSocket::wait`] from any thread.
@@ -182,8 +194,10 @@ fn switch_on(fd: &OwnedFd, level: i32, option: i32) -> io::Result<()> {
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// `SK_MEMINFO_VARS`; the first word is `SK_MEMINFO_RMEM_ALLOC`.
+/// `SK_MEMINFO_VARS`, and two of the words.
 const MEMINFO_WORDS: usize = 9;
+const MEMINFO_RMEM_ALLOC: usize = 0;
+const MEMINFO_DROPS: usize = 8;
 
 #[cfg(test)]
 mod tests;

@@ -81,8 +81,8 @@ impl Gateway {
         let counts = &self.handle.counters().udp;
         to.counter(
             "weir_udp_lost",
-            "Datagrams that the kernel threw away because a socket's receive buffer was full (SO_RXQ_OVFL).",
-            counts.get(Count::Lost),
+            "Datagrams that the kernel threw away because a socket's receive buffer was full.",
+            counts.lost(),
         )?;
         to.counters(
             "weir_udp_errors",

@@ -56,8 +56,6 @@ pub(crate) enum Count {
     RefusedOther,
     /// So short that the answer would have more than three times its length.
     TooShort,
-    /// Datagrams that the kernel dropped because a buffer was full.
-    Lost,
     /// The kernel failed to receive.
     ReceiveErrors,
     /// The kernel refused to send an answer.
@@ -72,7 +70,7 @@ pub(crate) struct Tally<T> {
 }
 
 impl Count {
-    const ALL: [Count; 20] = [
+    const ALL: [Count; 19] = [
         Count::Received,
         Count::Sent,
         Count::Calls,
@@ -90,7 +88,6 @@ impl Count {
         Count::RefusedCredentials,
         Count::RefusedOther,
         Count::TooShort,
-        Count::Lost,
         Count::ReceiveErrors,
         Count::SendErrors,
     ];
@@ -154,7 +151,15 @@ impl UdpCounts {
 
     /// Bytes that each socket has received and its thread has not taken yet.
     pub(crate) fn queued_bytes(&self) -> Vec<u64> {
-        let sockets = self.sockets.get().into_iter().flatten().filter_map(Weak::upgrade);
-        sockets.map(|socket| socket.queued_bytes().unwrap_or(0) as u64).collect()
+        self.sockets().map(|socket| socket.queued_bytes().unwrap_or(0) as u64).collect()
+    }
+
+    /// Datagrams that the kernel dropped because a socket's buffer was full.
+    pub(crate) fn lost(&self) -> u64 {
+        self.sockets().map(|socket| u64::from(socket.lost().unwrap_or(0))).sum()
+    }
+
+    fn sockets(&self) -> impl Iterator<Item = Arc<DatagramSocket>> {
+        self.sockets.get().into_iter().flatten().filter_map(Weak::upgrade)
     }
 }
