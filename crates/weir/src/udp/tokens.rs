@@ -103,7 +103,7 @@ impl Tokens {
             return;
         }
         let ttl = ends_in.map_or(self.ttl, |ends_in| self.ttl.min(ends_in));
-        let (stale_from, until) = (now.after(ttl / 2), now.after(ttl));
+        let (stale_from, until) = (now.after(stale_after(ttl, hash)), now.after(ttl));
         self.insert(hash, Entry { token: token.into(), stale_from, until });
     }
 
@@ -149,6 +149,15 @@ impl Invalid {
     }
 }
 
+/// The time after which a valid token should be looked up again: from a half to three quarters of
+/// its time to live. Tokens that were looked up together are spread over the quarter by their
+/// hashes. Otherwise they would all become stale together, and while the front looked them up, the
+/// socket's buffer would fill.
+fn stale_after(ttl: Duration, hash: u64) -> Duration {
+    let [part, ..] = hash.to_le_bytes();
+    ttl / 2 + ttl / 4 * u32::from(part) / 256
+}
+
 /// An invalid token may become valid, and honest devices seldom repeat an invalid one.
 const INVALID_TTL: Duration = Duration::from_secs(1);
 
@@ -170,7 +179,7 @@ mod tests {
         tokens.put(b"wrong", false, None, at(10));
         let mut known = |token: &str, seconds| tokens.find(token.as_bytes(), at(seconds));
         assert_eq!(known("valid", 11), Known::Valid { is_stale: false });
-        assert_eq!(known("valid", 12), Known::Valid { is_stale: true });
+        assert_eq!(known("valid", 13), Known::Valid { is_stale: true });
         assert_eq!(known("valid", 14), Known::Nothing);
         assert_eq!(known("ends", 10), Known::Valid { is_stale: false });
         assert_eq!(known("ends", 11), Known::Nothing);
@@ -178,6 +187,23 @@ mod tests {
         assert_eq!(known("wrong", 11), Known::Nothing);
         assert_eq!(known("vali", 10), Known::Nothing);
         assert_eq!(known("validx", 10), Known::Nothing);
+    }
+
+    #[test]
+    fn tokens_that_were_looked_up_together_become_stale_one_after_another() {
+        let mut tokens = Tokens::new(2048, SECOND * 4);
+        let names: Vec<[u8; 4]> = (0..1024_u32).map(u32::to_ne_bytes).collect();
+        names.iter().for_each(|name| tokens.put(name, true, None, at(10)));
+        let mut stale_at = |quarters: u64| {
+            let now = Nanos(at(12).0 + quarters * 250_000_000);
+            let is_stale =
+                |name: &&[u8; 4]| tokens.find(&name[..], now) == Known::Valid { is_stale: true };
+            names.iter().filter(is_stale).count()
+        };
+        let counts = [0, 1, 2, 3, 4].map(&mut stale_at);
+        assert_eq!(counts[4], 1024);
+        // A hash puts 256 of them, give or take 14, into each quarter of a second.
+        assert!(counts.windows(2).all(|pair| pair[1] - pair[0] > 100), "{counts:?}");
     }
 
     #[test]
