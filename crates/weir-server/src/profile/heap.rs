@@ -122,13 +122,14 @@ fn parse(text: impl BufRead) -> anyhow::Result<Profile> {
 fn in_use_of(text: &str, interval: i64) -> anyhow::Result<[i64; 2]> {
     let mut words = text.split_ascii_whitespace();
     let mut number =
-        || words.next().and_then(|word| word.trim_end_matches(':').parse::<u32>().ok());
+        || words.next().and_then(|word| word.trim_end_matches(':').parse::<u64>().ok());
     let (objects, bytes) = (number().context("objects")?, number().context("bytes")?);
     ensure!(interval > 0, "the interval is {interval}");
     if objects == 0 || bytes == 0 {
         return Ok([0, 0]);
     }
-    let (objects, bytes) = (f64::from(objects), f64::from(bytes));
+    #[expect(clippy::cast_precision_loss, reason = "they are below 2^52")]
+    let (objects, bytes) = (objects as f64, bytes as f64);
     #[expect(clippy::cast_precision_loss, reason = "it is below 2^52")]
     let missed = (-(bytes / objects) / interval as f64).exp();
     let scale = 1.0 / (1.0 - missed);
@@ -168,13 +169,16 @@ mod tests {
     #[test]
     fn samples_stand_for_what_was_not_sampled() {
         let text = "heap_v2/524288\n  t*: 3: 9 [0: 0]\n@ 0x10 0x20\n  t*: 1: 524288 [0: 0]\n  \
-                    t3: 1: 524288 [0: 0]\n@ 0x30\n  t*: 0: 0 [0: 0]\n@ 0x40\n  t*: 2: 20000000 [0: 0]\n\
+                    t3: 1: 524288 [0: 0]\n@ 0x30\n  t*: 0: 0 [0: 0]\n@ 0x40\n  t*: 2: 20000000000 [0: 0]\n\
                     \nMAPPED_LIBRARIES:\n@ 0x1\n  t*: 1: 1 [0: 0]\n";
         let profile = parse(text.as_bytes()).unwrap();
         let stacks = profile.stacks.into_iter().map(|stack| (stack.frames, stack.values));
         // An object as large as the interval is sampled with the probability 1 - 1/e.
-        let expected =
-            [(vec![0xf, 0x20], [2, 829_411]), (vec![0x2f], [0, 0]), (vec![0x3f], [2, 20_000_000])];
+        let expected = [
+            (vec![0xf, 0x20], [2, 829_411]),
+            (vec![0x2f], [0, 0]),
+            (vec![0x3f], [2, 20_000_000_000]),
+        ];
         assert_eq!(stacks.collect::<Vec<_>>(), expected);
         for text in
             ["", "heap_v1/5\n", "heap_v2/x\n", "heap_v2/5\n@ zz\n", "heap_v2/5\n@ 0x1\n t*: x\n"]
