@@ -2,7 +2,7 @@
 
 use std::fs::{self, DirBuilder, File};
 use std::io::BufWriter;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio, id};
@@ -241,12 +241,26 @@ pub(super) fn scratch_directory() -> Result<PathBuf> {
     Ok(directory)
 }
 
-/// A port on which no program listens now.
+/// A port on which no program listens now, and which the kernel gives to no connection: a server may
+/// take it a moment later.
 pub(crate) fn free_port() -> Result<SocketAddr> {
-    TcpListener::bind("127.0.0.1:0")
-        .and_then(|listener| listener.local_addr())
-        .context("no free port")
+    let range = fs::read_to_string(EPHEMERAL_PORTS).unwrap_or_default();
+    let first = range.split_whitespace().next().and_then(|first| first.parse().ok());
+    let ports = PORT_MIN..first.unwrap_or(EPHEMERAL_FIRST).max(PORT_MIN + 1);
+    for _ in 0..PORTS_TRIED {
+        let port = rand::random_range(ports.clone());
+        if let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
+            return Ok(listener.local_addr()?);
+        }
+    }
+    bail!("no port from {} to {} is free", ports.start, ports.end - 1)
 }
+
+/// The range from which the kernel takes ports for connections.
+const EPHEMERAL_PORTS: &str = "/proc/sys/net/ipv4/ip_local_port_range";
+const EPHEMERAL_FIRST: u16 = 32_768;
+const PORT_MIN: u16 = 10_000;
+const PORTS_TRIED: usize = 100;
 
 /// Longest wait until a server is ready.
 pub(super) const START_TIMEOUT: Duration = Duration::from_secs(30);
