@@ -105,9 +105,10 @@ fn peers(is_quick: bool) -> Vec<Piece> {
                 format!("{compare} {each} 1.2 {COMMON12} --tls-resume 1 {once}"),
             ),
             ("https-full-tls13", format!("{compare} {each} 1.3 {COMMON13} {once}")),
+            // Netty with tcnative gives no tickets here.
             (
                 "https-resumed-tls13",
-                format!("{compare} {each} 1.3 {COMMON13} --tls-resume 1 {once}"),
+                format!("http --compare {each} 1.3 {COMMON13} --tls-resume 1 {once}"),
             ),
             ("handshake-tls13", format!("peers handshake --tls --tls-version 1.3 {hands}")),
         ]);

@@ -188,7 +188,7 @@ pub(super) fn sentences(results: &Results) -> Vec<String> {
     sentences
 }
 
-/// The range in which the cost is nearly the least, and the first point on each side that is above.
+/// The range from the first to the last point whose cost is nearly the least, and the points beyond.
 fn knee(points: &[(f64, f64)]) -> String {
     let Some(best) = points.iter().map(|point| point.1).min_by(f64::total_cmp) else {
         return String::new();
@@ -196,12 +196,16 @@ fn knee(points: &[(f64, f64)]) -> String {
     let is_flat = |point: &&(f64, f64)| point.1 <= best * KNEE;
     let flat: Vec<&(f64, f64)> = points.iter().filter(is_flat).collect();
     let (Some(first), Some(last)) = (flat.first(), flat.last()) else { return String::new() };
+    let between = points.iter().filter(|point| (first.0..=last.0).contains(&point.0));
+    let most = between.map(|point| point.1).fold(0.0, f64::max);
+    // A later point that costs no more is no knee.
+    let last = points.iter().rfind(|point| point.1 <= most).unwrap_or(last);
     let mut text = format!(
         "From {} to {} the cost is {} to {} µs.",
         number(first.0),
         number(last.0),
         number(best),
-        number(flat.iter().map(|point| point.1).fold(0.0, f64::max))
+        number(most)
     );
     if let Some(below) = points.iter().find(|point| point.0 < first.0) {
         text += &format!(" At {} it is {} µs.", number(below.0), number(below.1));
