@@ -63,7 +63,7 @@ pub(super) struct DrainView {
 }
 
 impl DrainView {
-    fn of(info: DrainInfo) -> DrainView {
+    pub(super) fn of(info: DrainInfo) -> DrainView {
         DrainView {
             state: info.state.name(),
             since_ms: info.since_ms,

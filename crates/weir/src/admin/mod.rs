@@ -17,6 +17,7 @@ mod profiles;
 mod ready;
 mod registry;
 mod routes;
+mod stats;
 mod views;
 
 use std::convert::Infallible;
@@ -105,6 +106,7 @@ pub(crate) async fn serve(
         }
     }
     drop(listener);
+    routes.close();
     registry.drain();
     let ended = async { while connections.join_next().await.is_some() {} };
     let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, ended).await;

@@ -9,6 +9,7 @@ use utoipa::openapi::{HttpMethod, Required};
 use super::debug::{MemoryView, RetentionView};
 use super::device_list::{ImportedView, StoredPageView};
 use super::drain::{DrainRequest, DrainView};
+use super::stats::StatsView;
 use super::views::{ConnectionsView, DeviceView, NodesView, RevokingView, TopicsView};
 use super::{profiles, ready};
 use crate::Part;
@@ -44,6 +45,8 @@ fn write() -> Bytes {
         .operation(get.clone(), "/v1/drain", drain_state())
         .operation(HttpMethod::Post, "/v1/drain", drain())
         .operation(HttpMethod::Delete, "/v1/drain", cancel_drain())
+        .operation(get.clone(), "/v1/stats", stats())
+        .operation(get.clone(), "/v1/stats/stream", stats_stream())
         .operation(get.clone(), "/v1/debug/memory", memory())
         .operation(get.clone(), "/v1/debug/retention", retention())
         .operation(get.clone(), "/v1/debug/cpu", cpu())
@@ -216,6 +219,20 @@ fn cancel_drain() -> Operation {
         .refuses(&[Kind::ShardSilent])
 }
 
+fn stats() -> Operation {
+    guarded("stats", "The figures of this node as one document")
+        .answers::<StatsView>("The figures; totals count from the start of the process")
+}
+
+fn stats_stream() -> Operation {
+    guarded("statsStream", "The same document as a server-sent event, once a second")
+        .answers_text(
+            "text/event-stream",
+            "Each event's data is a document like that of `/v1/stats`",
+        )
+        .refuses(&[Kind::TooManyRequests])
+}
+
 fn memory() -> Operation {
     guarded("memory", "Where the memory of this node is")
         .answers::<MemoryView>("Its parts, and how far they explain it")
@@ -324,5 +341,5 @@ const BODY: [Kind; 4] =
 static DOCUMENT: LazyLock<Bytes> = LazyLock::new(write);
 
 const ABOUT: &str = "Publishing, looking, ending and the metrics. The token is that of `admin.token`; that of a service is \
-                     good for `publish` and `events`. Each path that knows GET knows HEAD, but for `/v1/events`, `/v1/devices/export` and `/v1/debug`. See \
+                     good for `publish` and `events`. Each path that knows GET knows HEAD, but for `/v1/events`, `/v1/stats/stream`, `/v1/devices/export` and `/v1/debug`. See \
                      docs/admin-api.md.";

@@ -1,6 +1,9 @@
 //! The kernel's numbers about this process.
 
 use std::fs;
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
 
 /// The number of open descriptors.
 ///
@@ -15,6 +18,13 @@ pub(crate) fn open_fds() -> Option<u64> {
 /// The soft limit on descriptors; `None`: no limit.
 pub(super) fn max_fds() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::Nofile).current
+}
+
+/// Processor time of all threads since the start.
+pub(super) fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 /// Resident memory in bytes.
@@ -79,5 +89,6 @@ mod tests {
         assert!(open_fds().unwrap() >= 3);
         assert!(max_fds().is_none_or(|max| max >= open_fds().unwrap()));
         assert!(resident_bytes().unwrap() > 100 * 1024);
+        assert!(cpu_time() > Duration::ZERO);
     }
 }

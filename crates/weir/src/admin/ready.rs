@@ -23,7 +23,7 @@ pub(super) struct ReadinessView {
 /// One part.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Part)]
-struct PartView {
+pub(super) struct PartView {
     /// `listeners`, `shards`, `drain`; `store` and `cache` where they are configured.
     part: &'static str,
     /// `ok`, `degraded` (it is ready nevertheless) or `failed`.
@@ -82,15 +82,21 @@ fn part(name: &str) -> Result<Part, Problem> {
 
 impl ReadinessView {
     fn of(readiness: &Readiness, left_out: &[Part], is_trusted: bool) -> Self {
-        let view = |part: &PartReadiness| PartView {
+        ReadinessView {
+            ready: readiness.is_ready_without(left_out),
+            parts: readiness.parts.iter().map(|part| PartView::of(part, is_trusted)).collect(),
+        }
+    }
+}
+
+impl PartView {
+    /// `is_trusted`: the caller may see the cause.
+    pub(super) fn of(part: &PartReadiness, is_trusted: bool) -> Self {
+        PartView {
             part: part.part.name(),
             state: part.state.name(),
             since_ms: part.since_ms,
             cause: part.cause.clone().filter(|_| is_trusted),
-        };
-        ReadinessView {
-            ready: readiness.is_ready_without(left_out),
-            parts: readiness.parts.iter().map(view).collect(),
         }
     }
 }

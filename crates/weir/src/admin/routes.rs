@@ -12,6 +12,7 @@ use hyper::body::Body;
 
 use super::guard::Guard;
 use super::metrics::{Form, Metrics};
+use super::stats::Stats;
 use super::{debug, device_list, drain, events, openapi, profiles, ready, views};
 use crate::base::profiler::Profiler;
 use crate::http::web::body::{self, Room, Whole};
@@ -28,6 +29,7 @@ pub(super) struct Routes {
     guard: Guard,
     room: Room,
     metrics: Metrics,
+    stats: Arc<Stats>,
     profiler: Option<Arc<dyn Profiler>>,
     router: matchit::Router<Route>,
 }
@@ -47,6 +49,8 @@ pub(super) enum Route {
     Revoke,
     Nodes,
     Drain,
+    Stats,
+    StatsStream,
     Memory,
     Retention,
     Cpu,
@@ -58,7 +62,7 @@ pub(super) enum Route {
 }
 
 impl Route {
-    pub(super) const ALL: [(&'static str, Route); 20] = [
+    pub(super) const ALL: [(&'static str, Route); 22] = [
         ("/v1/publish", Route::Publish),
         ("/v1/events", Route::Events),
         ("/v1/connections", Route::Connections),
@@ -71,6 +75,8 @@ impl Route {
         ("/v1/devices/{id}/revoke", Route::Revoke),
         ("/v1/nodes", Route::Nodes),
         ("/v1/drain", Route::Drain),
+        ("/v1/stats", Route::Stats),
+        ("/v1/stats/stream", Route::StatsStream),
         ("/v1/debug/memory", Route::Memory),
         ("/v1/debug/retention", Route::Retention),
         ("/v1/debug/cpu", Route::Cpu),
@@ -85,7 +91,7 @@ impl Route {
     pub(super) const fn methods(self) -> &'static str {
         match self {
             Route::Publish | Route::Revoke => "POST",
-            Route::Events | Route::Export | Route::Cpu | Route::Heap => "GET",
+            Route::Events | Route::Export | Route::StatsStream | Route::Cpu | Route::Heap => "GET",
             Route::Devices => "GET, HEAD, POST",
             Route::Connection => "GET, HEAD, DELETE",
             Route::Drain => "GET, HEAD, POST, DELETE",
@@ -94,6 +100,7 @@ impl Route {
             | Route::Presence
             | Route::Device
             | Route::Nodes
+            | Route::Stats
             | Route::Memory
             | Route::Retention
             | Route::Health
@@ -118,6 +125,8 @@ impl Route {
             | Route::Revoke
             | Route::Nodes
             | Route::Drain
+            | Route::Stats
+            | Route::StatsStream
             | Route::Memory
             | Route::Retention
             | Route::Cpu
@@ -148,12 +157,18 @@ impl Routes {
         let budget_bytes = handle.engine().budget().bytes_max();
         Self {
             metrics: Metrics::new(handle.clone()),
+            stats: Stats::new(handle.clone()),
             guard: Guard::new(config, &handle.config().auth.services),
             room: Room::new(BODY_BYTES_MAX, BODY_TIMEOUT, budget_bytes),
             profiler,
             handle,
             router,
         }
+    }
+
+    /// Ends the streams that do not end with the gateway.
+    pub(super) fn close(&self) {
+        self.stats.close();
     }
 
     /// Answers a request that came in on the address `local`.
@@ -285,6 +300,8 @@ impl Routes {
             Route::Export => device_list::export(&self.handle),
             Route::Nodes => views::nodes(&self.handle).await,
             Route::Drain => Ok(drain::look(&self.handle)),
+            Route::Stats => Ok(self.stats.look()),
+            Route::StatsStream => self.stats.stream(),
             Route::Memory => debug::memory(&self.handle).await,
             Route::Retention => debug::retention(&self.handle, query).await,
             Route::Cpu => profiles::cpu(self.profiler.as_ref(), query).await,

@@ -66,7 +66,7 @@ pub struct Retainer {
 /// How much of the heap was given out, and how much of it all parts had.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Heap {
-    allocated: usize,
+    pub(crate) allocated: usize,
     parts: usize,
 }
 

@@ -93,6 +93,13 @@ impl SharedState {
         }
     }
 
+    /// The bytes that the allocator has given out, now and before connections were let in. `None` if
+    /// the allocator does not tell.
+    pub(crate) fn allocated(&self) -> Option<[u64; 2]> {
+        let (now, start) = self.allocator().zip(self.heap_at_start.get())?;
+        Some([now.allocated, start.allocated].map(|bytes| bytes as u64))
+    }
+
     fn allocator(&self) -> Option<AllocatorStats> {
         self.diagnostics.as_ref().and_then(|diagnostics| diagnostics.allocator())
     }

@@ -11,15 +11,9 @@ use super::families::Families;
 
 impl Gateway {
     pub(super) fn connections(&self, to: &mut Families<'_>) -> fmt::Result {
-        let front = self.handle.counters();
-        let states = |transport| {
-            let states = [
-                ("settled", self.sum(|shard| shard.connections.of(transport))),
-                ("unsettled", front.unsettled_of(transport) as u64),
-                ("lingering", self.sum(|shard| shard.lingering.of(transport))),
-            ];
+        let states = |transport: Transport| {
             let labels = |state| [("transport", transport.name()), ("state", state)];
-            states.map(|(state, count)| (labels(state), count))
+            self.states(transport).map(|(state, count)| (labels(state), count))
         };
         to.gauges(
             "weir_connections",
@@ -29,10 +23,7 @@ impl Gateway {
         to.gauges(
             "weir_connections_by_protocol",
             "Open connections by what is spoken on them.",
-            Format::ALL.map(|format| {
-                let count = self.sum(|shard| &shard.formats[format.index()]);
-                ([("protocol", format.name())], count)
-            }),
+            Format::ALL.map(|format| ([("protocol", format.name())], self.speaking(format))),
         )?;
         to.counters(
             "weir_encodings",
@@ -76,11 +67,29 @@ impl Gateway {
         to.counters(
             "weir_connections_closed",
             "Connections that have ended, by reason, settled or not.",
-            CloseReason::ALL.map(|reason| {
-                let shards = self.sum(|shard| &shard.closed[reason.index()]);
-                ([("reason", reason.name())], shards + front.closed(reason))
-            }),
+            CloseReason::ALL.map(|reason| ([("reason", reason.name())], self.closed(reason))),
         )
+    }
+
+    /// Connections of a transport, by state.
+    pub(in crate::admin) fn states(&self, transport: Transport) -> [(&'static str, u64); 3] {
+        let unsettled = self.handle.counters().unsettled_of(transport);
+        [
+            ("settled", self.sum(|shard| shard.connections.of(transport))),
+            ("unsettled", unsettled as u64),
+            ("lingering", self.sum(|shard| shard.lingering.of(transport))),
+        ]
+    }
+
+    /// Open connections on which this format is spoken.
+    pub(in crate::admin) fn speaking(&self, format: Format) -> u64 {
+        self.sum(|shard| &shard.formats[format.index()])
+    }
+
+    /// Connections that have ended for this reason, settled or not.
+    pub(in crate::admin) fn closed(&self, reason: CloseReason) -> u64 {
+        let shards = self.sum(|shard| &shard.closed[reason.index()]);
+        shards + self.handle.counters().closed(reason)
     }
 
     pub(super) fn sources(&self, to: &mut Families<'_>) -> fmt::Result {

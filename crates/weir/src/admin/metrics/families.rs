@@ -118,11 +118,13 @@ fn count(encoder: &mut MetricEncoder<'_>, value: u64) -> fmt::Result {
 
 /// The durations of all shards together, or of the front.
 #[derive(Debug)]
-pub(super) struct Histogram {
-    counts: [u64; Durations::BUCKETS],
-    sum: f64,
+pub(in crate::admin) struct Histogram {
+    /// By bucket, not cumulated.
+    pub(in crate::admin) counts: [u64; Durations::BUCKETS],
     /// In seconds.
-    pub(super) max: f64,
+    pub(in crate::admin) sum: f64,
+    /// In seconds.
+    pub(in crate::admin) max: f64,
 }
 
 impl Histogram {
@@ -139,7 +141,7 @@ impl Histogram {
     }
 
     /// A histogram that many threads count in. It has no longest value.
-    pub(super) fn of(times: &Times) -> Self {
+    pub(in crate::admin) fn of(times: &Times) -> Self {
         Self { counts: times.counts(), sum: times.sum().as_secs_f64(), max: 0.0 }
     }
 

@@ -23,7 +23,8 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::{Registry, Unit};
 use weir_engine::{Cell, CreditKind, DropRule, Durations, Priority, ShardStats, Share};
 
-use self::families::{Families, Histogram};
+use self::families::Families;
+pub(super) use self::families::Histogram;
 pub(super) use self::text::Form;
 use super::process;
 use crate::{
@@ -39,7 +40,7 @@ pub(super) struct Metrics {
 impl Metrics {
     pub(super) fn new(handle: Handle) -> Self {
         let mut registry = Registry::default();
-        registry.register_collector(Box::new(Gateway { handle }));
+        registry.register_collector(Box::new(Gateway::new(handle)));
         Self { registry }
     }
 
@@ -73,7 +74,7 @@ impl Handle {
 }
 
 /// Reads a gateway's counters.
-struct Gateway {
+pub(super) struct Gateway {
     handle: Handle,
 }
 
@@ -101,6 +102,14 @@ impl Collector for Gateway {
 }
 
 impl Gateway {
+    pub(super) fn new(handle: Handle) -> Self {
+        Self { handle }
+    }
+
+    pub(super) fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
     fn front(&self, to: &mut Families<'_>) -> fmt::Result {
         let (front, gauges) = (self.handle.counters(), self.handle.gauges());
         to.gauge("weir_devices", "Devices that are known.", gauges.devices as u64)?;
@@ -136,20 +145,8 @@ impl Gateway {
         to.counters(
             "weir_subscribe_refused",
             "Answers that refused subscriptions, by cause; one for all that a Hello asked for beyond the limit.",
-            SubscribeRefuseCause::ALL.map(|cause| {
-                let shards = match cause {
-                    SubscribeRefuseCause::TopicsPerConnectionMax => {
-                        self.sum(|shard| &shard.subscriptions_refused)
-                    }
-                    SubscribeRefuseCause::TopicsMax
-                    | SubscribeRefuseCause::TopicName
-                    | SubscribeRefuseCause::NotPermitted
-                    | SubscribeRefuseCause::Broker
-                    | SubscribeRefuseCause::NoPresence
-                    | SubscribeRefuseCause::PresenceMembersMax => 0,
-                };
-                ([("cause", cause.name())], front.subscribe_refused(cause) + shards)
-            }),
+            SubscribeRefuseCause::ALL
+                .map(|cause| ([("cause", cause.name())], self.subscribe_refused(cause))),
         )?;
         self.presence(to)?;
         self.ticks(to)?;
@@ -273,6 +270,18 @@ impl Gateway {
             "weir_events_dropped",
             "Events that waited for a reader when it was cut, and the one that it had no room for.",
             events.dropped,
+        )?;
+        let stats = &self.handle.counters().stats;
+        to.gauge("weir_stats_readers", "Readers of the stream of figures.", stats.open() as u64)?;
+        to.counter(
+            "weir_stats_readers_refused",
+            "Readers of the stream of figures that were refused, as there were too many.",
+            stats.refused(),
+        )?;
+        to.counter(
+            "weir_stats_skipped",
+            "Documents that a reader of the stream did not get, as it had not taken the one before.",
+            stats.skipped(),
         )
     }
 
@@ -285,12 +294,7 @@ impl Gateway {
         to.counters(
             "weir_messages_dropped",
             "Messages accepted for a connection and not sent, by rule.",
-            DropRule::ALL.map(|rule| {
-                let shards = self.sum(|shard| &shard.dropped[rule as usize]);
-                let front = self.handle.counters();
-                let in_ticks = if rule == DropRule::Expired { front.expired() } else { 0 };
-                ([("rule", rule.name())], shards + in_ticks)
-            }),
+            DropRule::ALL.map(|rule| ([("rule", rule.name())], self.dropped(rule))),
         )?;
         to.counter_in(
             "weir_sent",
@@ -452,7 +456,30 @@ impl Gateway {
         )
     }
 
-    fn shards(&self) -> impl Iterator<Item = &ShardStats> {
+    /// Refusals of subscriptions, of front and shards.
+    pub(super) fn subscribe_refused(&self, cause: SubscribeRefuseCause) -> u64 {
+        let shards = match cause {
+            SubscribeRefuseCause::TopicsPerConnectionMax => {
+                self.sum(|shard| &shard.subscriptions_refused)
+            }
+            SubscribeRefuseCause::TopicsMax
+            | SubscribeRefuseCause::TopicName
+            | SubscribeRefuseCause::NotPermitted
+            | SubscribeRefuseCause::Broker
+            | SubscribeRefuseCause::NoPresence
+            | SubscribeRefuseCause::PresenceMembersMax => 0,
+        };
+        self.handle.counters().subscribe_refused(cause) + shards
+    }
+
+    /// Messages that were accepted for a connection and not sent, on shards and in ticks.
+    pub(super) fn dropped(&self, rule: DropRule) -> u64 {
+        let shards = self.sum(|shard| &shard.dropped[rule as usize]);
+        let in_ticks = if rule == DropRule::Expired { self.handle.counters().expired() } else { 0 };
+        shards + in_ticks
+    }
+
+    pub(super) fn shards(&self) -> impl Iterator<Item = &ShardStats> {
         let engine = self.handle.engine();
         (0..engine.shard_count()).map(|shard| &**engine.stats(shard))
     }
@@ -462,11 +489,11 @@ impl Gateway {
         self.shards().enumerate().map(|(shard, stats)| (shard.to_string(), of(stats))).collect()
     }
 
-    fn sum(&self, of: impl Fn(&ShardStats) -> &Cell) -> u64 {
+    pub(super) fn sum(&self, of: impl Fn(&ShardStats) -> &Cell) -> u64 {
         self.shards().map(|shard| of(shard).get()).sum()
     }
 
-    fn durations(&self, of: impl Fn(&ShardStats) -> &Durations) -> Histogram {
+    pub(super) fn durations(&self, of: impl Fn(&ShardStats) -> &Durations) -> Histogram {
         Histogram::sum(self.shards().map(of))
     }
 }

@@ -25,24 +25,12 @@ impl Gateway {
         to.counters(
             "weir_udp_done",
             "Requests by datagrams that were done, by what they asked for; those answered from memory are not counted.",
-            labelled("kind", &[
-                ("call", Count::Calls),
-                ("activation", Count::Activations),
-                ("publish", Count::Publishes),
-            ]),
+            labelled("kind", &Count::DONE),
         )?;
         to.counters(
             "weir_udp_refused",
             "Requests by datagrams that were refused, by cause; `rate`, `answer`, `foreign` and `source` were not answered.",
-            labelled("cause", &[
-                ("rate", Count::RefusedRate),
-                ("answer", Count::RefusedAnswer),
-                ("foreign", Count::RefusedForeign),
-                ("source", Count::RefusedSource),
-                ("queue", Count::RefusedQueue),
-                ("credentials", Count::RefusedCredentials),
-                ("other", Count::RefusedOther),
-            ]),
+            labelled("cause", &Count::REFUSED),
         )?;
         to.counters(
             "weir_udp_malformed",

@@ -10,6 +10,7 @@ mod endings;
 mod http;
 mod openmetrics;
 mod presence;
+mod stats;
 mod tls;
 
 use serde_json::{Value, json};
@@ -63,6 +64,7 @@ async fn every_path_answers_and_nothing_else_does() {
         ("GET /v1/devices/%ff", 400, "not UTF-8"),
         ("GET /v1/devices/", 404, "nothing at"),
         ("GET /", 404, "nothing at"),
+        ("GET /v1/stats", 200, r#""shards":[{"#),
         ("GET /v1/publish/", 404, "nothing at"),
         ("GET /v1/connections?limit=0", 400, r#""field":"limit""#),
         ("GET /v1/connections?limit=1001", 400, "from 1 to 1000"),

@@ -3,6 +3,7 @@
 pub(crate) mod activation;
 mod auth;
 pub(crate) mod http;
+mod readers;
 mod times;
 pub(crate) mod tls;
 pub(crate) mod udp;
@@ -22,6 +23,7 @@ use crate::observe::counters::http::HttpCounts;
 use crate::observe::counters::tls::TlsCounts;
 use crate::observe::counters::udp::UdpCounts;
 pub use auth::{AuthOutcome, RefreshOutcome};
+pub(crate) use readers::ReaderCounts;
 pub(crate) use times::Times;
 
 /// All counters of the front. Totals never fall; `unsettled` and `admin_connections` are levels.
@@ -66,6 +68,8 @@ pub struct Counters {
     pub(crate) tls: TlsCounts,
     pub(crate) http: HttpCounts,
     pub(crate) udp: UdpCounts,
+    /// Readers of the stream of figures.
+    pub(crate) stats: ReaderCounts,
     pub(crate) activation: ActivationCounts,
 }
 

@@ -91,6 +91,21 @@ impl Count {
         Count::ReceiveErrors,
         Count::SendErrors,
     ];
+
+    /// What was done, with its label.
+    pub(crate) const DONE: [(&'static str, Count); 3] =
+        [("call", Count::Calls), ("activation", Count::Activations), ("publish", Count::Publishes)];
+
+    /// What was refused, with its label.
+    pub(crate) const REFUSED: [(&'static str, Count); 7] = [
+        ("rate", Count::RefusedRate),
+        ("answer", Count::RefusedAnswer),
+        ("foreign", Count::RefusedForeign),
+        ("source", Count::RefusedSource),
+        ("queue", Count::RefusedQueue),
+        ("credentials", Count::RefusedCredentials),
+        ("other", Count::RefusedOther),
+    ];
 }
 
 impl Tally<u64> {
