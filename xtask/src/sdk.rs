@@ -1,4 +1,5 @@
-//! Builds and tests the client in `sdk/js`, with the tools in its lock file.
+//! Builds and tests what is JavaScript, with the tools in its lock files: the client in `sdk/js`, and
+//! the figures of the dashboard.
 
 use std::path::Path;
 
@@ -12,4 +13,12 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<()> {
     run(&mut program(&sdk, "npm", "ci --prefer-offline --no-audit --no-fund"))?;
     run(&mut program(&sdk, "npm", "run build"))?;
     run(&mut program(&sdk, "npm", "test"))
+}
+
+/// Installs the tools that test the dashboard, and tests its figures. The tests in a browser are in
+/// `tests/tests/ui.rs`.
+pub(crate) fn check_dashboard(root: &Path) -> anyhow::Result<()> {
+    let tests = root.join("tests/ui");
+    run(&mut program(&tests, "npm", "ci --prefer-offline --no-audit --no-fund"))?;
+    run(&mut program(&tests, "npm", "run figures"))
 }

@@ -61,6 +61,7 @@ fn run_steps(root: &Path, steps: &mut Steps) -> Result<(), Failed> {
     steps.run("programs", || docs::build_programs(root))?;
     steps.run("generated documents", || docs::check(root))?;
     steps.run("sdk/js", || sdk::check(root))?;
+    steps.run("dashboard", || sdk::check_dashboard(root))?;
     let mut slowest = Slowest::default();
     let result = steps.run("tests", || run_tests(root, "", &mut slowest));
     slowest.show();

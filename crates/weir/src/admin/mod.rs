@@ -12,6 +12,7 @@ mod events;
 mod guard;
 mod metrics;
 mod openapi;
+mod pages;
 mod process;
 mod profiles;
 mod ready;

@@ -12,6 +12,7 @@ use hyper::body::Body;
 
 use super::guard::Guard;
 use super::metrics::{Form, Metrics};
+use super::pages::Pages;
 use super::stats::Stats;
 use super::{debug, device_list, drain, events, openapi, profiles, ready, views};
 use crate::base::profiler::Profiler;
@@ -30,6 +31,7 @@ pub(super) struct Routes {
     room: Room,
     metrics: Metrics,
     stats: Arc<Stats>,
+    pages: Pages,
     profiler: Option<Arc<dyn Profiler>>,
     router: matchit::Router<Route>,
 }
@@ -158,6 +160,7 @@ impl Routes {
         Self {
             metrics: Metrics::new(handle.clone()),
             stats: Stats::new(handle.clone()),
+            pages: Pages::new(),
             guard: Guard::new(config, &handle.config().auth.services),
             room: Room::new(BODY_BYTES_MAX, BODY_TIMEOUT, budget_bytes),
             profiler,
@@ -193,6 +196,9 @@ impl Routes {
         if !body::is_chunked_alone(&head.headers) {
             let detail = "this server knows only the transfer coding chunked, used once";
             return Err(Problem::new(Kind::UnknownCoding, detail).at_header("Transfer-Encoding"));
+        }
+        if let Some(page) = self.pages.find(head.uri.path()) {
+            return page.answer(head);
         }
         let found = self.router.at(head.uri.path()).ok();
         let route = found.as_ref().map(|found| *found.value);

@@ -9,6 +9,7 @@ mod drain;
 mod endings;
 mod http;
 mod openmetrics;
+mod pages;
 mod presence;
 mod stats;
 mod tls;
@@ -63,7 +64,7 @@ async fn every_path_answers_and_nothing_else_does() {
         ("GET /v1/devices/caf%C3%A9%2F1", 404, "café/1"),
         ("GET /v1/devices/%ff", 400, "not UTF-8"),
         ("GET /v1/devices/", 404, "nothing at"),
-        ("GET /", 404, "nothing at"),
+        ("GET /ui/", 404, "nothing at"),
         ("GET /v1/stats", 200, r#""shards":[{"#),
         ("GET /v1/publish/", 404, "nothing at"),
         ("GET /v1/connections?limit=0", 400, r#""field":"limit""#),

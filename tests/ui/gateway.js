@@ -1,0 +1,158 @@
+// The program under test, with devices that are connected to it.
+
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { closeSync, mkdtempSync, openSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+/** A running `weir` (E2E_PROGRAM) with a device store in a directory of its own. */
+export class Gateway {
+  directory = mkdtempSync(join(tmpdir(), 'weir-ui-'));
+  #child;
+  #devices = new Set();
+
+  static async start(t, extra = '') {
+    const gateway = new Gateway();
+    const kill = () => gateway.#kill();
+    process.on('exit', kill);
+    t.after(async () => {
+      kill();
+      await gateway.stop('SIGKILL');
+      process.off('exit', kill);
+      rmSync(gateway.directory, { recursive: true });
+    });
+    // A port that was free a moment ago may be taken: then others are tried.
+    for (let attempt = 1; ; attempt += 1) {
+      await gateway.#configure(extra);
+      try {
+        await gateway.launch();
+        return gateway;
+      } catch (error) {
+        if (attempt === 3) {
+          throw error;
+        }
+      }
+    }
+  }
+
+  async #configure(extra) {
+    const [tcp, admin] = [await freePort(), await freePort()];
+    this.tcp = `127.0.0.1:${tcp}`;
+    this.admin = `http://127.0.0.1:${admin}`;
+    writeFileSync(
+      join(this.directory, 'weir.toml'),
+      `[listen]
+tcp = ["${this.tcp}"]
+udp = []
+http = []
+admin = "127.0.0.1:${admin}"
+
+[store]
+path = "devices.db"
+
+[connection]
+drain_timeout = "1s"
+
+[[topic_classes]]
+pattern = "*"
+retention_messages = 100
+${extra}`,
+    );
+  }
+
+  /** Starts it, and waits until it is ready. */
+  async launch() {
+    this.#child = this.#run(['--config', 'weir.toml'], 'log');
+    await once(this.#child, 'spawn');
+    for (;;) {
+      if (hasEnded(this.#child)) {
+        throw new Error(`weir did not start: ${this.read('log')}`);
+      }
+      const answer = await fetch(`${this.admin}/readyz`).catch(() => undefined);
+      if (answer?.status === 200) {
+        return;
+      }
+      await rest();
+    }
+  }
+
+  #run(words, log) {
+    const program = process.env.E2E_PROGRAM;
+    if (program === undefined) {
+      throw new Error('E2E_PROGRAM names no program: run this by `cargo xtask test`');
+    }
+    const output = openSync(join(this.directory, log), 'a');
+    const own = Object.entries(process.env).filter(([key]) => !key.startsWith('WEIR_'));
+    const options = { cwd: this.directory, env: Object.fromEntries(own), stdio: ['ignore', output, output] };
+    const child = spawn(program, words, options);
+    closeSync(output);
+    return child;
+  }
+
+  read(file) {
+    return readFileSync(join(this.directory, file), 'utf8');
+  }
+
+  /** Connects a device; its log is a file of this name. Waits until it is in its topics. */
+  async connect(device, log, ...topics) {
+    const child = this.#run(['subscribe', ...topics, '--device', device, '--addr', this.tcp], log);
+    this.#devices.add(child);
+    child.once('exit', () => this.#devices.delete(child));
+    await until(() => this.read(log).split('subscribed to').length > topics.length, `${device} is not connected`);
+    return child;
+  }
+
+  /** Publishes this number of messages to a topic. */
+  async publish(topic, count) {
+    const messages = Array.from({ length: count }, (_, index) => ({ topic, text: `message ${index}` }));
+    const answer = await fetch(`${this.admin}/v1/publish`, {
+      method: 'POST',
+      headers: { 'Content-Type': 'application/json' },
+      body: JSON.stringify({ messages }),
+    });
+    await answer.text();
+  }
+
+  #kill() {
+    for (const child of [...this.#devices, this.#child]) {
+      child?.kill('SIGKILL');
+    }
+  }
+
+  async stop(signal) {
+    const child = this.#child;
+    if (child !== undefined && !hasEnded(child)) {
+      const end = once(child, 'exit');
+      child.kill(signal);
+      await end;
+    }
+  }
+}
+
+/** Waits until something holds, for at most ten seconds. */
+export async function until(holds, complaint) {
+  for (let attempt = 0; attempt < 500; attempt += 1) {
+    if (await holds()) {
+      return;
+    }
+    await rest();
+  }
+  throw new Error(complaint);
+}
+
+export function rest(millis = 20) {
+  return new Promise((resolve) => setTimeout(resolve, millis));
+}
+
+const hasEnded = ({ exitCode, signalCode }) => exitCode !== null || signalCode !== null;
+
+async function freePort() {
+  const server = createServer().listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  const { port } = server.address();
+  server.close();
+  await once(server, 'close');
+  return port;
+}
