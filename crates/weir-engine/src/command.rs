@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use weir_wire::CloseReason;
 
-use crate::id::{ConnId, DeviceRef, Origin, Priority, TopicId, Transport};
+use crate::id::{ConnId, DeviceRef, Origin, PeerAddr, Priority, TopicId, Transport};
 use crate::message::{Item, Message};
 use crate::survey::Survey;
 use crate::tls::Session;
@@ -396,8 +396,14 @@ pub enum Report {
         origin: Origin,
         /// Why.
         reason: CloseReason,
+        /// What carried its frames.
+        transport: Transport,
+        /// The address of its peer, if the kernel still knows it.
+        peer: Option<PeerAddr>,
+        /// Time since the adoption, in clock ticks of [`crate::TICK`].
+        age_ticks: u32,
         /// Topics whose counts go down.
-        topics: Vec<TopicId>,
+        topics: Box<[TopicId]>,
     },
     /// The topic is forgotten.
     Retired {

@@ -1,6 +1,7 @@
 //! Small numbers by which gateway and shards name connections, topics and devices.
 
 use std::fmt;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::num::ParseIntError;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -138,14 +139,74 @@ pub struct DeviceRef(pub u32);
 
 /// The front's note of a connection's identity and format. The shard gives it back unchanged, and
 /// uses the format.
+///
+/// Shape: 8 bytes, as an entry has no room for more. The format and the number of the client
+/// program share two of them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Origin {
     /// The front's number for its source address.
     pub source: u32,
     /// The row number of the token's rights.
     pub grant: u16,
+    /// The format in the lower bits, the client above.
+    format_and_client: u16,
+}
+
+impl Origin {
+    /// The greatest number of a client program.
+    pub const CLIENT_MAX: u16 = u16::MAX >> FORMAT_BITS;
+
+    /// A note. `client` is the front's number for the client program, at most
+    /// [`Origin::CLIENT_MAX`].
+    pub const fn new(source: u32, grant: u16, format: Format, client: u16) -> Self {
+        debug_assert!(client <= Self::CLIENT_MAX);
+        Self { source, grant, format_and_client: client << FORMAT_BITS | format as u16 }
+    }
+
+    /// The note of a connection of which nothing is known but the format.
+    pub const fn of(format: Format) -> Self {
+        Self::new(0, 0, format, 0)
+    }
+
     /// The format that the connection uses.
-    pub format: Format,
+    pub const fn format(self) -> Format {
+        Format::ALL[(self.format_and_client & FORMAT_MASK) as usize]
+    }
+
+    /// The front's number for the client program.
+    pub const fn client(self) -> u16 {
+        self.format_and_client >> FORMAT_BITS
+    }
+}
+
+const FORMAT_BITS: u32 = 2;
+const FORMAT_MASK: u16 = (1 << FORMAT_BITS) - 1;
+const _: () = assert!(Format::COUNT == 1 << FORMAT_BITS);
+const _: () = assert!(size_of::<Origin>() == 8);
+
+/// The address and port of a peer, small enough for a report of its end.
+///
+/// Shape: 18 bytes. An IPv4 address is kept as the IPv6 address that stands for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PeerAddr {
+    ip: [u8; 16],
+    port: [u8; 2],
+}
+
+impl From<SocketAddr> for PeerAddr {
+    fn from(addr: SocketAddr) -> Self {
+        let ip = match addr {
+            SocketAddr::V4(addr) => addr.ip().to_ipv6_mapped(),
+            SocketAddr::V6(addr) => *addr.ip(),
+        };
+        Self { ip: ip.octets(), port: addr.port().to_be_bytes() }
+    }
+}
+
+impl From<PeerAddr> for SocketAddr {
+    fn from(PeerAddr { ip, port }: PeerAddr) -> Self {
+        SocketAddr::new(Ipv6Addr::from(ip).to_canonical(), u16::from_be_bytes(port))
+    }
 }
 
 weir_wire::named_enum! {
@@ -240,6 +301,17 @@ mod tests {
         ];
         assert_eq!(parts.iter().map(|part| part.to_u64()).sum::<u64>(), u64::MAX);
         assert_eq!(ConnId::new(0x3ff, 0xff, slot, ConnId::GENERATION_MAX).to_u64(), u64::MAX);
+    }
+
+    #[test]
+    fn format_and_client_come_back() {
+        for format in Format::ALL {
+            for client in [0, 1, 1025, Origin::CLIENT_MAX] {
+                let origin = Origin::new(u32::MAX, u16::MAX, format, client);
+                assert_eq!((origin.format(), origin.client()), (format, client));
+            }
+        }
+        assert_eq!(Origin::default().format(), Format::default());
     }
 
     #[test]

@@ -56,7 +56,9 @@ pub use command::{
     InspectWhat, Passed, ReplayBegin, ReplayChunk, Report, TlsAdoption, Urgent,
 };
 pub use engine::Engine;
-pub use id::{ConnId, DeviceRef, Origin, OwnNode, Priority, SlowPolicy, TopicId, Transport};
+pub use id::{
+    ConnId, DeviceRef, Origin, OwnNode, PeerAddr, Priority, SlowPolicy, TopicId, Transport,
+};
 #[cfg(feature = "sim")]
 pub use mailbox::Detached;
 pub use mailbox::{Credit, Full, Mailbox, NotOffered, NotPassed};

@@ -69,7 +69,7 @@ pub trait Net {
     /// The pending error of the socket, if any.
     fn take_error(&mut self, socket: &Self::Socket) -> Option<io::Error>;
 
-    /// The address of the peer.
+    /// The address of the peer, also after its connection broke.
     fn peer_addr(&self, socket: &Self::Socket) -> Option<SocketAddr>;
 
     /// Closes the socket. The kernel still delivers the bytes that were sent.

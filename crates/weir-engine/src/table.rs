@@ -468,7 +468,7 @@ impl<S> Entry<S> {
 
     /// The format of the connection.
     pub(crate) fn format(&self) -> Format {
-        self.origin.format
+        self.origin.format()
     }
 
     /// Agreed interval of the signs of life, in ticks.

@@ -10,6 +10,7 @@ use super::Shard;
 use super::drain::draw;
 use super::read::reason_of;
 use crate::command::{Front, Report};
+use crate::id::PeerAddr;
 use crate::message::Item;
 use crate::net::Net;
 use crate::slot::Slot;
@@ -83,8 +84,15 @@ impl<N: Net, F: Front> Shard<N, F> {
             topics.push(self.topics.leave(&mut self.table, slot, last));
         }
         let conn = self.table.id(self.index, slot);
-        let (device, origin) = (self.table[slot].device, self.table[slot].origin);
-        self.report(Report::Closed { conn, device, origin, reason, topics }, false);
+        let entry = &self.table[slot];
+        let (device, origin, transport) = (entry.device, entry.origin, entry.transport());
+        let peer = entry.socket.as_ref().and_then(|socket| self.net.peer_addr(socket));
+        let peer = peer.map(PeerAddr::from);
+        let age_ticks = self.tick().since(entry.adopted_at);
+        let topics = topics.into_boxed_slice();
+        let closed =
+            Report::Closed { conn, device, origin, reason, transport, peer, age_ticks, topics };
+        self.report(closed, false);
     }
 
     fn say_last(&mut self, slot: Slot, reason: CloseReason, last: Option<Box<[u8]>>) {

@@ -83,7 +83,7 @@ impl Run {
         });
         let device = device_of(index);
         let priority = [Priority::Normal, self.drawn_priority()][self.dice.index(2)];
-        let origin = Origin { format, ..Origin::default() };
+        let origin = Origin::of(format);
         let ticket = index as u64;
         let adoption = Adoption {
             socket,
@@ -274,8 +274,8 @@ impl Run {
             if conn.id.is_some_and(|id| id != info.id) {
                 return Err(format!("a look shows {:?}, the device has {:?}", info.id, conn.id));
             }
-            if conn.format != info.origin.format {
-                return Err(format!("a look shows {:?} with {:?}", info.id, info.origin.format));
+            if conn.format != info.origin.format() {
+                return Err(format!("a look shows {:?} with {:?}", info.id, info.origin.format()));
             }
             if conn.tls.is_some() != (info.transport == Transport::Tls) {
                 return Err(format!("a look shows {:?} with {:?}", info.id, info.transport));

@@ -9,12 +9,14 @@ use std::time::Duration;
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
+use rustix::io::Errno;
 use rustix::net::{
     RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, getpeername, recv, send, sendmsg,
     shutdown, sockopt,
 };
 
 use super::descriptors::{PassageEnd, ShardFd, has_own_table};
+use super::peer_name;
 use crate::command::Passed;
 use crate::id::Priority;
 use crate::net::Waker;
@@ -119,7 +121,7 @@ fn look(
     events.clear();
     events.reserve(count_max);
     match epoll::wait(epoll, spare_capacity(events), timeout) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }
@@ -240,7 +242,11 @@ impl Net for Epoll {
     }
 
     fn peer_addr(&self, socket: &Socket) -> Option<SocketAddr> {
-        getpeername(socket).ok().and_then(|addr| SocketAddr::try_from(addr?).ok())
+        match getpeername(socket) {
+            Ok(addr) => SocketAddr::try_from(addr?).ok(),
+            Err(Errno::NOTCONN) => peer_name::of(socket.as_fd()),
+            Err(_) => None,
+        }
     }
 
     fn close(&mut self, socket: Socket) {

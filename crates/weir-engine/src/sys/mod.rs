@@ -4,6 +4,7 @@ pub(crate) mod aead;
 pub mod datagrams;
 pub(crate) mod descriptors;
 mod epoll;
+mod peer_name;
 mod thread;
 
 pub(crate) use epoll::{Epoll, FrontWaker, OWN_TABLE_DESCRIPTORS, OwnTable, counter, waker};

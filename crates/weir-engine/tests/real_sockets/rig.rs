@@ -115,7 +115,7 @@ impl Rig {
         let adoption = Adoption {
             heartbeat: rest.heartbeat,
             priority: rest.priority,
-            origin: Origin { format: rest.format, ..Origin::default() },
+            origin: Origin::of(rest.format),
             positions: rest.tells_positions.then(Vec::new),
             read_ahead: rest.read_ahead.to_vec(),
             tls,
@@ -179,7 +179,7 @@ impl Rig {
         let report =
             self.wait_for(|report| matches!(report, Report::Closed { conn, .. } if *conn == asked));
         let Report::Closed { reason, topics, .. } = report else { panic!("not an end") };
-        (reason, topics)
+        (reason, topics.into_vec())
     }
 
     pub(crate) fn received(&mut self, from: ConnId) -> Box<[u8]> {

@@ -67,7 +67,7 @@ impl Stage {
             device: DeviceRef(peer.number()),
             heartbeat: Duration::from_secs(60),
             priority,
-            origin: Origin { format, ..Origin::default() },
+            origin: Origin::of(format),
             publish_limited: self.publish_limited,
             positions: (format == Format::Sse).then(Vec::new),
             read_ahead: ahead.to_vec(),

@@ -5,6 +5,7 @@
 //! orders to a connection, and [`say_last`] ends it. Its limits are constants, and it takes nothing
 //! from admission or the byte budget. So it also works while these have no room.
 
+mod closes;
 mod debug;
 mod device_list;
 mod drain;

@@ -5,7 +5,9 @@ use std::sync::LazyLock;
 use bytes::Bytes;
 use utoipa::openapi::schema::{Object, ObjectBuilder, Type};
 use utoipa::openapi::{HttpMethod, Required};
+use weir_wire::CloseReason;
 
+use super::closes::ClosesView;
 use super::debug::{MemoryView, RetentionView};
 use super::device_list::{ImportedView, StoredPageView};
 use super::drain::{DrainRequest, DrainView};
@@ -34,6 +36,7 @@ fn write() -> Bytes {
         .operation(get.clone(), "/v1/connections", connections())
         .operation(get.clone(), "/v1/connections/{id}", connection())
         .operation(HttpMethod::Delete, "/v1/connections/{id}", close())
+        .operation(get.clone(), "/v1/closes", closes())
         .operation(get.clone(), "/v1/topics", topics())
         .operation(get.clone(), "/v1/topics/{topic}/presence", presence())
         .operation(get.clone(), "/v1/devices", devices())
@@ -113,6 +116,16 @@ fn close() -> Operation {
         .segment("id", "Its id", connection_id())
         .answers_nothing(204, "It is told to close, with `closed_by_operator`")
         .refuses(&[Kind::NotFound, Kind::ShardSilent, Kind::NodeSilent])
+}
+
+fn closes() -> Operation {
+    let reasons = CloseReason::ALL.map(CloseReason::name);
+    let reasons = ObjectBuilder::from(text()).enum_values(Some(reasons)).build();
+    guarded("closes", "The last ends of connections of this node, at most 1,000")
+        .query("limit", "The greatest number of items to list", limit())
+        .query("device", "Only ends of this device's connections", text())
+        .query("reason", "Only ends for this reason", reasons)
+        .answers::<ClosesView>("The newest first")
 }
 
 fn topics() -> Operation {

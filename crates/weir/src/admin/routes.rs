@@ -14,7 +14,7 @@ use super::guard::Guard;
 use super::metrics::{Form, Metrics};
 use super::pages::Pages;
 use super::stats::Stats;
-use super::{debug, device_list, drain, events, openapi, profiles, ready, views};
+use super::{closes, debug, device_list, drain, events, openapi, profiles, ready, views};
 use crate::base::profiler::Profiler;
 use crate::http::web::body::{self, Room, Whole};
 use crate::http::web::idempotency::{KeyOwner, RequestKey, key_of};
@@ -43,6 +43,7 @@ pub(super) enum Route {
     Events,
     Connections,
     Connection,
+    Closes,
     Topics,
     Presence,
     Devices,
@@ -64,11 +65,12 @@ pub(super) enum Route {
 }
 
 impl Route {
-    pub(super) const ALL: [(&'static str, Route); 22] = [
+    pub(super) const ALL: [(&'static str, Route); 23] = [
         ("/v1/publish", Route::Publish),
         ("/v1/events", Route::Events),
         ("/v1/connections", Route::Connections),
         ("/v1/connections/{id}", Route::Connection),
+        ("/v1/closes", Route::Closes),
         ("/v1/topics", Route::Topics),
         ("/v1/topics/{topic}/presence", Route::Presence),
         ("/v1/devices", Route::Devices),
@@ -98,6 +100,7 @@ impl Route {
             Route::Connection => "GET, HEAD, DELETE",
             Route::Drain => "GET, HEAD, POST, DELETE",
             Route::Connections
+            | Route::Closes
             | Route::Topics
             | Route::Presence
             | Route::Device
@@ -119,6 +122,7 @@ impl Route {
             Route::Events => Some(Right::Events),
             Route::Connections
             | Route::Connection
+            | Route::Closes
             | Route::Topics
             | Route::Presence
             | Route::Devices
@@ -285,6 +289,7 @@ impl Routes {
         let is_asked = matches!(
             route,
             Route::Connections
+                | Route::Closes
                 | Route::Topics
                 | Route::Presence
                 | Route::Devices
@@ -300,6 +305,7 @@ impl Routes {
             Route::Events => events::stream(&self.handle, query),
             Route::Connections => views::connections(&self.handle, query).await,
             Route::Connection => views::connection(&self.handle, id).await,
+            Route::Closes => closes::list(&self.handle, query),
             Route::Topics => views::topics(&self.handle, query),
             Route::Presence => views::presence(&self.handle, id, query).await,
             Route::Devices => device_list::list(&self.handle, query).await,

@@ -14,6 +14,7 @@ use weir_wire::v1::Subscribe;
 use crate::auth::Term;
 use crate::auth::devices::Pin;
 use crate::base::peer_charge::PeerCharge;
+use crate::core::clients::Client;
 use crate::limits::admission::Unsettled;
 
 /// The connections that one shard was offered and has not answered yet.
@@ -38,10 +39,12 @@ pub(crate) struct Pending {
     pub(crate) heartbeat: Duration,
     /// The priority from its token.
     pub(crate) priority: Priority,
-    /// The connection origin: source, grant and format.
+    /// The connection origin: source, grant, format and client.
     pub(crate) origin: Origin,
     /// Whether `limits.publishes_per_second` applies to the connection.
     pub(crate) publish_limited: bool,
+    /// The use of the client program's name.
+    pub(crate) client: Client,
     /// Present if the credentials end at some time.
     pub(crate) term: Option<Term>,
     /// The start positions of a reader of events.

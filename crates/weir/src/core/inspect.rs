@@ -142,12 +142,15 @@ impl SharedState {
     /// Replaces ids by names; `None` if no device record names the connection any more, because it
     /// is closing.
     fn name(&self, info: ConnectionInfo) -> Option<Connection> {
+        // As long as the record names the connection, its client keeps its name. So the record is
+        // asked last.
+        let client = self.clients.name(info.origin.client());
         let device = self.devices.id_of(info.device, info.id)?;
         let topics = info.topics.iter().filter_map(|topic| self.router.name(*topic)).collect();
         let counted = self.admission.source(info.origin);
         let source = counted.or(info.peer.map(|peer| Source::of(peer.ip())));
         let source = source.map(|source| source.to_string());
-        Some(Connection { info, device, source, topics })
+        Some(Connection { info, device, source, client, topics })
     }
 }
 

@@ -181,6 +181,8 @@ impl SharedState {
         parts.add("grants", credentials.grants);
         parts.add("idempotency_keys", self.idempotency.footprint());
         parts.add("event_readers", self.events.footprint());
+        parts.add("ends", self.ends.footprint());
+        parts.add("clients", self.clients.footprint());
         parts.add("access_log", self.access_log.footprint());
         if let Some(tls) = &self.tls {
             let (sessions, handshakes) = tls.memory();

@@ -2,7 +2,9 @@
 //! events, the gateway handle.
 
 pub(crate) mod adoptions;
+pub(crate) mod clients;
 pub(crate) mod drain;
+pub(crate) mod ends;
 pub(crate) mod events;
 pub(crate) mod handle;
 pub(crate) mod idempotency;

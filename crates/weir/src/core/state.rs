@@ -19,7 +19,9 @@ use crate::base::memory::Heap;
 use crate::base::model::TopicInfo;
 use crate::cluster::{BrokerEvents, Cluster, ClusterSettings, OpenBroker};
 use crate::core::adoptions::PendingAdoptions;
+use crate::core::clients::Clients;
 use crate::core::drain::Drains;
+use crate::core::ends::Ends;
 use crate::core::events::Bus;
 use crate::core::idempotency::Idempotency;
 use crate::core::node::ClusterNode;
@@ -44,6 +46,10 @@ pub(crate) struct SharedState {
     pub(crate) devices: Arc<Devices>,
     pub(crate) auth: Authenticator,
     pub(crate) events: Arc<Bus>,
+    /// The last ends of connections.
+    pub(crate) ends: Ends,
+    /// Names of client programs.
+    pub(crate) clients: Arc<Clients>,
     /// By shard.
     pub(crate) adoptions: Box<[PendingAdoptions]>,
     pub(crate) admission: Arc<Admission>,
@@ -163,6 +169,8 @@ impl SharedState {
             devices: Devices::new(limits.connections_per_device_max),
             auth,
             events: Arc::default(),
+            ends: Ends::default(),
+            clients: Arc::default(),
             adoptions: (0..shards).map(|_| PendingAdoptions::default()).collect(),
             admission: Admission::new(
                 &config,

@@ -92,6 +92,25 @@ impl Gateway {
         shards + self.handle.counters().closed(reason)
     }
 
+    pub(super) fn ends(&self, to: &mut Families<'_>) -> fmt::Result {
+        let shared = self.handle.shared();
+        to.gauge(
+            "weir_closes_kept",
+            "Ends of connections that GET /v1/closes can show.",
+            shared.ends.count() as u64,
+        )?;
+        to.gauge(
+            "weir_client_names",
+            "Names of client programs that connections use.",
+            shared.clients.count() as u64,
+        )?;
+        to.counter(
+            "weir_client_names_refused",
+            "Connections whose client program is shown as \"other\", since too many names were in use.",
+            shared.clients.others(),
+        )
+    }
+
     pub(super) fn sources(&self, to: &mut Families<'_>) -> fmt::Result {
         to.gauge(
             "weir_sources",

@@ -82,6 +82,7 @@ impl Collector for Gateway {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut families = Families::new(encoder);
         self.connections(&mut families)?;
+        self.ends(&mut families)?;
         self.descriptors(&mut families)?;
         self.front(&mut families)?;
         self.auth(&mut families)?;

@@ -1,5 +1,6 @@
 //! The report dispatcher: carries out the reports of one shard, in order, as credits allow.
 
+mod ended;
 mod refresh;
 mod run;
 mod subscribe;
@@ -10,10 +11,9 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc;
 use tokio::task::coop;
-use tracing::debug;
 use weir_engine::{
-    Command, ConnId, CreditKind, DeviceRef, Footprint, Full, Item, Origin, Report, TopicId, Urgent,
-    rounded,
+    Command, ConnId, CreditKind, DeviceRef, Footprint, Full, Item, Origin, PeerAddr, Report,
+    TopicId, Transport, Urgent, rounded,
 };
 use weir_wire::format::Format;
 use weir_wire::v1::{ClientMessage, Position, Published, Unsubscribe, Welcome};
@@ -33,6 +33,7 @@ use crate::core::publishing::Publishing;
 use crate::core::rights::{Caller, CallerDevice, Denied};
 use crate::core::state::SharedState;
 use crate::topics::Subscriber;
+use ended::Ended;
 use refresh::{Found, Refreshes};
 pub(crate) use run::run;
 use terms::Terms;
@@ -72,7 +73,10 @@ enum Job {
         device: DeviceRef,
         origin: Origin,
         reason: CloseReason,
-        topics: Vec<TopicId>,
+        transport: Transport,
+        peer: Option<PeerAddr>,
+        age_ticks: u32,
+        topics: Box<[TopicId]>,
     },
     Subscribe {
         conn: ConnId,
@@ -151,8 +155,18 @@ impl Dispatcher {
             Report::Received { conn, device, origin, body } => {
                 self.jobs.push_back(Job::Received { conn, device, origin, body });
             }
-            Report::Closed { conn, device, origin, reason, topics } => {
-                self.jobs.push_back(Job::Closed { conn, device, origin, reason, topics });
+            Report::Closed { conn, device, origin, reason, transport, peer, age_ticks, topics } => {
+                let closed = Job::Closed {
+                    conn,
+                    device,
+                    origin,
+                    reason,
+                    transport,
+                    peer,
+                    age_ticks,
+                    topics,
+                };
+                self.jobs.push_back(closed);
             }
             Report::NotEntered { conn, topic } | Report::Left { conn, topic } => {
                 self.shared.router.leave(topic, conn);
@@ -221,21 +235,17 @@ impl Dispatcher {
                 }
                 Ok(())
             }
-            Job::Closed { conn, device, origin, reason, topics } => {
-                debug!(%conn, %reason, "connection closed");
-                self.terms.remove(conn);
-                if let Some(device) = self.shared.devices.remove(device, conn) {
-                    if let Some(node) = &self.shared.node {
-                        node.release(&device, conn);
-                    }
-                    self.shared.events.tell(conn, &device, EventKind::Disconnected(reason));
-                }
-                self.shared.router.end_resumes(conn);
-                for topic in topics {
-                    self.shared.router.leave(topic, conn);
-                }
-                self.shared.admission.release(self.shard);
-                self.shared.admission.leave(origin);
+            Job::Closed { conn, device, origin, reason, transport, peer, age_ticks, topics } => {
+                self.end(Ended {
+                    conn,
+                    device,
+                    origin,
+                    reason,
+                    transport,
+                    peer,
+                    age_ticks,
+                    topics,
+                });
                 Ok(())
             }
             Job::Subscribe { conn, device, format, topic, position, presence } => {
@@ -290,9 +300,11 @@ impl Dispatcher {
             debug_assert!(false, "a shard answers what it was offered");
             return Ok(());
         };
-        let Pending { pin, heartbeat, origin, replaces, topics, unsettled, term, .. } = *pending;
+        let Pending { pin, heartbeat, origin, replaces, topics, unsettled, term, client, .. } =
+            *pending;
         let order = unsettled.order();
         unsettled.settle();
+        client.settle();
         let welcome = frames::encode(server_message::Kind::Welcome(Welcome {
             connection_id: conn.to_u64(),
             heartbeat_ms: u32::try_from(heartbeat.as_millis()).unwrap_or(u32::MAX),

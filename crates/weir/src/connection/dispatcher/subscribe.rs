@@ -42,7 +42,7 @@ impl Dispatcher {
         };
         let Err(denied) = checked else {
             let Asker { device, origin, .. } = asker;
-            let format = origin.format;
+            let format = origin.format();
             self.jobs.push_front(Job::Subscribe {
                 conn,
                 device,

@@ -10,6 +10,7 @@
 //!
 //! PROXY exists only behind a configured proxy, and TLS only on a listener with TLS.
 
+mod refused;
 mod upgraded;
 
 use std::io::{self, IoSlice, Write};
@@ -19,7 +20,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
-use tracing::debug;
 use weir_engine::tls::Alert;
 use weir_engine::{Credit, NotPassed, Origin};
 use weir_store::Millis;
@@ -47,6 +47,7 @@ use crate::limits::admission::Unsettled;
 use crate::observe::counters::ConnectRefuseCause;
 use crate::tls::stream::{NotMovable, Parts, Stream};
 use crate::tls::{NotSecured, Secured};
+use refused::{Named, RefusedOpening};
 pub(crate) use upgraded::{CallerIdentity, Upgraded, run_paired, run_upgraded};
 
 /// Takes a connection to its shard, or tells it the reason of its refusal.
@@ -75,12 +76,14 @@ pub(crate) async fn run(
             turn_away(&shared, stream.socket(), unsettled.addr(), cause, farewell);
             return;
         }
-        Err(NotGreeted::Closed(reason)) => Err((stream, unsettled, reason)),
+        Err(NotGreeted::Closed(reason)) => {
+            Err(RefusedOpening { stream, unsettled, reason, named: Named::default() })
+        }
     };
-    // The place among the unsettled connections stays taken until the socket is closed.
-    if let Err((stream, _unsettled, reason)) = refused {
-        shared.counters().count_closed(reason);
-        debug!(peer = ?stream.socket().peer_addr().ok(), %reason, "connection refused");
+    if let Err(refused) = refused {
+        refused.note(&shared, Format::Stream);
+        // The place among the unsettled connections stays taken until the socket is closed.
+        let RefusedOpening { stream, unsettled: _unsettled, reason, .. } = refused;
         let last = if reason.can_be_told() { frames::goodbye(reason) } else { Box::default() };
         say_goodbye(stream, &last, reason).await;
     }
@@ -133,9 +136,6 @@ impl From<NotSecured> for NotGreeted {
         }
     }
 }
-
-/// A connection that was refused, its place, and the reason.
-type RefusedOpening = (Stream, Unsettled, CloseReason);
 
 /// Reads the PROXY header and makes the TLS handshake, where the listener has them, and reads
 /// `Hello`.
@@ -265,34 +265,37 @@ async fn settle(
     );
     let kept = topics_bytes(&topics) + read_ahead.len();
     if charge.set(kept + hello_bytes(&hello)).is_err() {
-        return Err((stream, unsettled, CloseReason::BudgetExhausted));
+        let (reason, named) = (CloseReason::BudgetExhausted, Named::claimed(shared, &hello));
+        return Err(RefusedOpening { stream, unsettled, reason, named });
     }
     let origin = TokenOrigin::Connection(unsettled.addr());
     let admitted = admit(shared, shown, identity.as_deref(), &hello, origin, &deadline).await;
     let (admission, pin) = match admitted {
         Ok(admitted) => admitted,
-        Err(reason) => return Err((stream, unsettled, reason)),
+        Err(reason) => {
+            let named = Named::claimed(shared, &hello);
+            return Err(RefusedOpening { stream, unsettled, reason, named });
+        }
     };
+    let client = shared.clients.enter(&hello.client);
     // Not kept while the mailbox is full, because a token may be as long as a frame.
     drop(hello);
     shared.formats.add(format);
     let (grant, term) = carried(&admission);
-    let (shard, credit) = match find_place(shared, &unsettled).await {
-        Ok(place) => place,
-        Err(reason) => return Err((stream, unsettled, reason)),
-    };
-    let parts = match take_apart(shared, stream, &mut charge, kept) {
-        Ok(parts) => parts,
+    let placed = place(shared, stream, &unsettled, &mut charge, kept).await;
+    let (shard, credit, parts) = match placed {
+        Ok(placed) => placed,
         Err((stream, reason)) => {
-            shared.admission.release(shard);
-            return Err((stream, unsettled, reason));
+            let named = Named::admitted(&admission, &client);
+            return Err(RefusedOpening { stream, unsettled, reason, named });
         }
     };
     let pending = Box::new(Pending {
         pin,
         heartbeat,
         priority: admission.priority,
-        origin: Origin { source: unsettled.source(), grant, format },
+        origin: Origin::new(unsettled.source(), grant, format, client.number()),
+        client,
         term,
         positions,
         publish_limited: !admission.is_service,
@@ -357,6 +360,27 @@ async fn offer_again(
     shared.admission.release(shard);
     shared.counters().count_closed(reason);
     say_goodbye_for_shard(offer, format, reason);
+}
+
+/// Finds a place on a shard, and takes the connection apart for it.
+async fn place<'a>(
+    shared: &'a SharedState,
+    stream: Stream,
+    unsettled: &Unsettled,
+    charge: &mut PeerCharge,
+    kept: usize,
+) -> Result<(usize, Credit<'a, OwnedFd>, Parts), (Stream, CloseReason)> {
+    let (shard, credit) = match find_place(shared, unsettled).await {
+        Ok(found) => found,
+        Err(reason) => return Err((stream, reason)),
+    };
+    match take_apart(shared, stream, charge, kept) {
+        Ok(parts) => Ok((shard, credit, parts)),
+        Err(refused) => {
+            shared.admission.release(shard);
+            Err(refused)
+        }
+    }
 }
 
 /// Chooses a shard, counts the connection there, and waits for room in its mailbox.

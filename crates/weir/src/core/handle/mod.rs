@@ -250,6 +250,9 @@ pub struct Connection {
     /// The source of the connection, as limits count it: an IPv4 address, or a /64 of IPv6. Behind
     /// a proxy the proxy names it, and `info.peer` is the proxy.
     pub source: Option<String>,
+    /// The name of its client program, as `Hello` or the request gave it: at most 64 bytes.
+    /// `other` if too many names are in use.
+    pub client: Option<Arc<str>>,
     /// The names of its topics.
     pub topics: Vec<String>,
 }

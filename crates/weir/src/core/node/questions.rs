@@ -87,6 +87,9 @@ pub(crate) struct ConnectionView {
     /// The address by which limits count the connection.
     #[schema(required)]
     source: Option<String>,
+    /// The name of the client program; `other` if too many names are in use.
+    #[schema(required)]
+    client: Option<String>,
     /// `tcp` or `tls`.
     transport: Cow<'static, str>,
     protocol: Cow<'static, str>,
@@ -313,8 +316,9 @@ impl SharedState {
             device: connection.device,
             peer: info.peer.map(|peer| peer.to_string()),
             source: connection.source,
+            client: connection.client.as_deref().map(str::to_owned),
             transport: info.transport.name().into(),
-            protocol: info.origin.format.name().into(),
+            protocol: info.origin.format().name().into(),
             age_ms: millis(info.age),
             idle_ms: millis(info.idle),
             heartbeat_ms: millis(info.heartbeat),

@@ -9,7 +9,7 @@ use weir_wire::CloseReason;
 use weir_wire::format::{self, Format};
 use weir_wire::v1::{Hello, Position, Subscribe};
 
-use super::{query_token, token};
+use super::{query_token, token, user_agent};
 use crate::auth::{Admission, Bearer, Claim};
 use crate::connection::opening::{CallerIdentity, Upgraded};
 use crate::http::Edge;
@@ -83,7 +83,8 @@ impl EventsUpgrade {
         let subscribe =
             |topic| Subscribe { presence: presence.contains(&topic), position: None, topic };
         let topics = topics.into_iter().map(subscribe).collect();
-        let hello = Hello { device_id, token, heartbeat_ms, topics, ..Hello::default() };
+        let client = user_agent(&head.headers);
+        let hello = Hello { device_id, token, client, heartbeat_ms, topics };
         let mut headers = headers();
         edge.api.mark_origin(&mut headers, allowed);
         Ok(EventsUpgrade { order, hello, admission: None, last, headers })

@@ -11,7 +11,7 @@ mod socket;
 
 use std::sync::Arc;
 
-use http::header::HeaderMap;
+use http::header::{HeaderMap, USER_AGENT};
 use http::request::Parts;
 use http::{HeaderValue, Request, Version};
 
@@ -21,6 +21,7 @@ use super::connection::HttpConnection;
 use crate::auth::{NoBearer, TokenOrigin};
 use crate::connection::linger::SHORT;
 use crate::connection::opening;
+use crate::core::clients::{NAME_BYTES_MAX, readable};
 use crate::http::web::head::bearer_token;
 use crate::http::web::problem::{Kind, Problem};
 use crate::limits::admission::{AcceptOrder, Permit};
@@ -216,6 +217,12 @@ fn token(headers: &HeaderMap, from_query: Option<&str>) -> Result<String, Proble
         (Ok(Some(token)), None) => Ok(token.to_owned()),
         (Ok(Some(_)), Some(_)) | (Err(_), _) => Err(unknown_token()),
     }
+}
+
+/// The name of the client program, unless its `Hello` gives one.
+fn user_agent(headers: &HeaderMap) -> String {
+    let name = headers.get(USER_AGENT).and_then(|name| name.to_str().ok());
+    readable(name.unwrap_or_default(), NAME_BYTES_MAX).into_owned()
 }
 
 fn problem(no_bearer: NoBearer) -> Problem {

@@ -10,7 +10,7 @@ use http::header::{
 use http::request::Parts;
 use weir_wire::format::Format;
 
-use super::{query_token, token, unknown_token};
+use super::{query_token, token, unknown_token, user_agent};
 use crate::auth::Bearer;
 use crate::connection::opening::{CallerIdentity, Upgraded};
 use crate::http::Edge;
@@ -30,6 +30,8 @@ pub(crate) struct SocketUpgrade {
     token: String,
     /// The result for the token, once it is known.
     bearer: Option<Bearer>,
+    /// The name of the client program, if `Hello` gives none.
+    client: String,
 }
 
 impl std::fmt::Debug for SocketUpgrade {
@@ -90,7 +92,8 @@ impl SocketUpgrade {
             token =
                 shown.filter(|token| is_alone && !token.is_empty()).ok_or_else(unknown_token)?;
         }
-        Ok(SocketUpgrade { order, accept: accept(key), protocol, format, token, bearer: None })
+        let (accept, client) = (accept(key), user_agent(headers));
+        Ok(SocketUpgrade { order, accept, protocol, format, token, bearer: None, client })
     }
 
     pub(super) fn token(&self) -> &str {
@@ -103,7 +106,7 @@ impl SocketUpgrade {
     }
 
     pub(super) fn into_live(self, identity: Option<String>, read_ahead: Vec<u8>) -> Upgraded {
-        let SocketUpgrade { accept, protocol, format, bearer, .. } = self;
+        let SocketUpgrade { accept, protocol, format, bearer, client, .. } = self;
         tracing::debug!(protocol, "a WebSocket is opened");
         let head = format!(
             "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
@@ -115,7 +118,7 @@ impl SocketUpgrade {
             identity,
             format,
             positions: None,
-            caller: CallerIdentity::Comes(bearer),
+            caller: CallerIdentity::Comes(bearer, client),
         }
     }
 }

@@ -415,6 +415,11 @@ impl Unsettled {
         self.addr
     }
 
+    /// What carries its frames.
+    pub(crate) fn transport(&self) -> Transport {
+        self.transport
+    }
+
     /// The order of its accept.
     pub(crate) fn order(&self) -> AcceptOrder {
         self.order

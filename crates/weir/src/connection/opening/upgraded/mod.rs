@@ -4,14 +4,13 @@
 use std::sync::Arc;
 
 use tokio::io::AsyncWriteExt as _;
-use tracing::debug;
 use weir_engine::Share;
 use weir_wire::format::Format;
 use weir_wire::v1::{ClientMessage, Hello, client_message::Kind};
 use weir_wire::ws::{self, Assembly, Control, Opcode, Step, WsError};
 use weir_wire::{CloseReason, ErrorCode, ProstMessage, json};
 
-use super::{Greeting, Shown, read_more, say_goodbye, settle};
+use super::{Greeting, Named, RefusedOpening, Shown, read_more, say_goodbye, settle};
 use crate::auth::{Admission, Bearer};
 use crate::base::deadline::Deadline;
 use crate::base::frames;
@@ -39,8 +38,9 @@ pub(crate) struct Upgraded {
 pub(crate) enum CallerIdentity {
     /// The request contained it, and it has been admitted.
     Is(Hello, Box<Admission>),
-    /// The first message will tell it. If that has no token, the request's token counts.
-    Comes(Option<Bearer>),
+    /// The first message will tell it. If that has no token, the request's token counts. If it
+    /// names no client program, the name in the request counts.
+    Comes(Option<Bearer>, String),
 }
 
 /// The reason why no `Hello` was received.
@@ -100,19 +100,22 @@ async fn take(
         }
     };
     drop(draining);
-    let refused = match greeted {
+    let (refused, not_upgraded) = match greeted {
         Ok(greeting) => match settle(shared, stream, greeting, unsettled).await {
             Ok(()) => return Ok(()),
-            Err((stream, unsettled, reason)) => {
-                (stream, unsettled, NotUpgraded::of(format, reason))
+            Err(refused) => {
+                let not_upgraded = NotUpgraded::of(format, refused.reason);
+                (refused, not_upgraded)
             }
         },
-        Err(not_hailed) => (stream, unsettled, not_hailed),
+        Err(not_upgraded) => {
+            let (reason, named) = (not_upgraded.reason, Named::default());
+            (RefusedOpening { stream, unsettled, reason, named }, not_upgraded)
+        }
     };
-    let (stream, _, NotUpgraded { reason, .. }) = &refused;
-    shared.counters().count_closed(*reason);
-    debug!(peer = ?stream.socket().peer_addr().ok(), %reason, "connection refused");
-    Err(refused)
+    refused.note(shared, format);
+    let RefusedOpening { stream, unsettled, .. } = refused;
+    Err((stream, unsettled, not_upgraded))
 }
 
 impl NotUpgraded {
@@ -161,9 +164,12 @@ async fn hear(
             let charge = PeerCharge::none(shared.engine().budget(), Share::Unsettled);
             (hello, read_ahead, charge, Shown::Admitted(admission))
         }
-        CallerIdentity::Comes(bearer) => {
+        CallerIdentity::Comes(bearer, client) => {
             let heard = hear_hello(shared, stream, format, read_ahead, &deadline).await?;
-            let (hello, read_ahead, charge) = heard;
+            let (mut hello, read_ahead, charge) = heard;
+            if hello.client.is_empty() {
+                hello.client = client;
+            }
             let shown = match bearer.filter(|_| hello.token.is_empty()) {
                 Some(bearer) => Shown::Bearer(bearer),
                 None => Shown::Token,

@@ -51,7 +51,7 @@ async fn who_comes_while_the_gateway_drains_gets_a_head_and_a_goodbye() {
             identity: None,
             format: Format::WsJson,
             positions: None,
-            caller: CallerIdentity::Comes(None),
+            caller: CallerIdentity::Comes(None, String::new()),
         };
         let running = {
             let shared = Arc::clone(&shared);
