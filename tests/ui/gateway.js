@@ -3,7 +3,7 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { closeSync, mkdtempSync, openSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { createServer } from 'node:net';
+import { connect, createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
@@ -115,6 +115,20 @@ ${extra}`,
     await answer.text();
   }
 
+  /** Devices that come at this rate, and leave after two seconds. Ends when the result is called. */
+  storm(perSecond) {
+    const [host, port] = this.tcp.split(':');
+    let count = 0;
+    const timer = setInterval(() => {
+      count += 1;
+      const socket = connect(Number(port), host);
+      socket.on('error', () => {}).on('data', () => {});
+      socket.write(hello(`storm-${count}`));
+      setTimeout(() => socket.destroy(), 2_000).unref();
+    }, 1_000 / perSecond);
+    return () => clearInterval(timer);
+  }
+
   #kill() {
     for (const child of [...this.#devices, this.#child]) {
       child?.kill('SIGKILL');
@@ -140,6 +154,13 @@ export async function until(holds, complaint) {
     await rest();
   }
   throw new Error(complaint);
+}
+
+/** The frame of a `Hello` with this device id: docs/protocol.md. */
+function hello(device) {
+  const field = (bytes) => Buffer.concat([Buffer.from([0x0a, bytes.length]), bytes]);
+  const message = field(field(Buffer.from(device)));
+  return Buffer.concat([Buffer.from([message.length]), message]);
 }
 
 export function rest(millis = 20) {

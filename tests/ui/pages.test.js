@@ -13,8 +13,8 @@ import { Gateway, rest, until } from './gateway.js';
 const HOSTILE = '<img src=x onerror=alert(1)>';
 
 /** A gateway with four devices, and a visitor. */
-async function begin(t, options) {
-  const gateway = await Gateway.start(t);
+async function begin(t, options, extra) {
+  const gateway = await Gateway.start(t, extra);
   await gateway.connect('phone-1', 'phone-1.log', 'news', 'rooms/1');
   await gateway.connect('phone-2', 'phone-2.log', 'news', 'rooms/2');
   await gateway.connect('meter/7 é', 'meter.log', 'news');
@@ -49,7 +49,10 @@ test('the overview tells whether all is well, and what is not', { timeout: 180_0
   const bytes = [...visit.weight.values()].reduce((total, size) => total + size, 0);
   console.log(`# weight of the page: ${bytes} bytes in ${visit.weight.size} files`);
   assert.ok(bytes < WEIGHT_MAX, `${bytes} bytes`);
-  await page.locator('.bars').first().waitFor();
+  // What costs more is asked for when it is seen.
+  await page.locator('.details').scrollIntoViewIfNeeded();
+  await page.getByText('program data').waitFor();
+  await page.getByText('(this one)').waitFor();
   await visit.audit('overview, light');
   await page.emulateMedia({ colorScheme: 'dark' });
   await visit.audit('overview, dark');
@@ -77,6 +80,24 @@ test('the overview tells whether all is well, and what is not', { timeout: 180_0
   assert.match(await page.title(), /store is lost/);
   await visit.audit('store lost');
   await visit.pictures('store-lost');
+  visit.judge();
+});
+
+test('a storm of connections shows, and what was refused', { timeout: 120_000 }, async (t) => {
+  const limits = '\n[limits]\nconnects_per_source_per_second = 150\nconnects_per_source_burst = 150\n';
+  const { gateway, visit, page } = await begin(t, {}, limits);
+  await visit.open();
+  await until(async () => (await headline(page)) === 'All parts work', 'it does not say that all is well');
+  const end = gateway.storm(250);
+  const refused =
+    /^Connections were refused in the last minute: .* × source_rate \(limits\.connects_per_source_per_second\)$/;
+  await until(async () => refused.test(await headline(page)), 'it does not say that connections were refused');
+  await rest(8_000);
+  await page.locator('.details').scrollIntoViewIfNeeded();
+  await page.getByText('connection: source_rate').waitFor();
+  await visit.audit('storm');
+  await visit.pictures('storm');
+  end();
   visit.judge();
 });
 

@@ -13,6 +13,7 @@ export class Overview {
   #tiles = new Map();
   #charts;
   #details = new Map();
+  #rest = h('div', { class: 'details' });
   #asked = -REST_MS;
   #memory;
   #nodes;
@@ -36,6 +37,7 @@ export class Overview {
         note === undefined ? undefined : h('p', { class: 'note' }, note),
       );
     });
+    this.#rest.append(...details);
     at('overview').append(
       h('dl', { class: 'tiles' }, tiles),
       h('h2', { class: 'unseen' }, 'The last minutes'),
@@ -45,7 +47,7 @@ export class Overview {
         this.#charts.map(({ element }) => element),
       ),
       h('h2', {}, 'Part by part'),
-      h('div', { class: 'details' }, details),
+      this.#rest,
     );
     new ResizeObserver(() => this.#charts.forEach((chart) => chart.resize())).observe(at('overview'));
   }
@@ -82,10 +84,12 @@ export class Overview {
     }
   }
 
-  /** Memory and nodes are not in the stream: they cost more, and change slowly. */
+  /** Memory and nodes are not in the stream: they cost more. They are asked for while somebody can see them. */
   async #askRest() {
     const now = performance.now();
-    if (now - this.#asked < REST_MS) {
+    const { top, bottom } = this.#rest.getBoundingClientRect();
+    const isSeen = !document.hidden && top < innerHeight && bottom > 0;
+    if (!isSeen || now - this.#asked < REST_MS) {
       return;
     }
     this.#asked = now;
