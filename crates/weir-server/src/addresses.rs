@@ -9,10 +9,45 @@ use anyhow::{Result, bail};
 use crate::config::load;
 use crate::config::{CONFIG_VARIABLE, Settings};
 
-/// The address of the first listener for devices, with TLS or without.
-pub(crate) fn of_devices(file: Option<PathBuf>, with_tls: bool) -> Result<String> {
+/// How a device reaches a gateway, and what admits it there.
+#[derive(Debug)]
+pub(crate) struct ForDevices {
+    pub(crate) addr: String,
+    /// A token of the configuration. `None`: anonymous devices are admitted.
+    pub(crate) token: Option<String>,
+}
+
+/// The address of the first listener for devices, with TLS or without. If `needs_token`, also a
+/// token that admits `device`, or any device.
+///
+/// A token that is bound to a device is taken only for that device: connecting with it closes the
+/// device's own connection.
+pub(crate) fn of_devices(
+    file: Option<PathBuf>,
+    with_tls: bool,
+    needs_token: bool,
+    device: Option<&str>,
+) -> Result<ForDevices> {
     let is_configured = file.is_some() || std::env::var_os(CONFIG_VARIABLE).is_some();
-    let listen = load(file)?.gateway.listen;
+    let config = load(file)?.gateway;
+    let addr = listener(&config, with_tls, is_configured)?;
+    if !needs_token || config.admits_anonymous() {
+        return Ok(ForDevices { addr, token: None });
+    }
+    let tokens = || config.auth.tokens.iter();
+    let own = tokens().find(|token| device.is_some() && token.device.as_deref() == device);
+    let any = || tokens().find(|token| token.device.is_none());
+    match own.or_else(any) {
+        Some(found) => Ok(ForDevices { addr, token: Some(found.token.clone()) }),
+        None => bail!(
+            "anonymous devices are not admitted, and no token in auth.tokens fits: set WEIR_TOKEN, \
+             or name the device of such a token with --device"
+        ),
+    }
+}
+
+fn listener(config: &weir::Config, with_tls: bool, is_configured: bool) -> Result<String> {
+    let listen = &config.listen;
     let (key, addrs) =
         if with_tls { ("listen.tls", &listen.tls) } else { ("listen.tcp", &listen.tcp) };
     match addrs.first() {

@@ -3,10 +3,14 @@
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+use crate::look::args::{ClosesArgs, ConnectionsArgs, DeviceArgs, EventsArgs, TopicsArgs};
+use crate::options::{AdminArgs, TlsArgs};
 
 /// A gateway that keeps connections to devices open and pushes messages to them.
 #[derive(Debug, Parser)]
-#[command(name = "weir", version)]
+#[command(name = "weir", version, after_long_help = EXIT_CODES)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
@@ -28,6 +32,16 @@ pub(crate) enum Command {
     Drain(DrainArgs),
     /// Tell where the memory of a running gateway is, or what keeps it.
     Memory(MemoryArgs),
+    /// List the connections of a running gateway.
+    Connections(ConnectionsArgs),
+    /// List the topics of a running gateway by name.
+    Topics(TopicsArgs),
+    /// Show a device: its connections, its record in the store, and its last ends.
+    Device(DeviceArgs),
+    // Its own description is longer.
+    Closes(ClosesArgs),
+    /// Print what happens to connections from now on, one line each.
+    Events(EventsArgs),
     /// Import, list and revoke devices in the `[store]` of the configuration.
     Devices(DevicesArgs),
     // Its own description is longer.
@@ -35,9 +49,26 @@ pub(crate) enum Command {
     /// Check a configuration, or print the reference of its keys.
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Print the completions of the command line for a shell.
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
+    /// Write the man pages of all commands into a directory, which must exist.
+    Man {
+        /// The directory.
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+    },
     /// Print the version.
     Version,
 }
+
+/// The end of the help and of the first man page.
+const EXIT_CODES: &str = "Exit codes: 0 if the command has done its work, also if its reader has \
+                          closed the pipe. 1 if it has failed, or the gateway refuses. 2 if the \
+                          command line or the configuration is refused. `weir doctor` exits with 1 \
+                          if something is to mend.";
 
 #[derive(Debug, Default, Args)]
 pub(crate) struct ServeArgs {
@@ -174,20 +205,6 @@ pub(crate) struct MemoryArgs {
     pub(crate) api: AdminArgs,
 }
 
-/// The admin API of a running gateway.
-#[derive(Debug, Args)]
-pub(crate) struct AdminArgs {
-    /// Address of the admin API [default: `listen.admin` of the configuration].
-    #[arg(long, value_name = "ADDR")]
-    pub(crate) admin: Option<String>,
-    /// Bearer token of the admin API. Other users see command lines, so rather set WEIR_ADMIN_TOKEN
-    /// [default: without --admin, `admin.token` of the configuration].
-    #[arg(long)]
-    pub(crate) token: Option<String>,
-    #[command(flatten)]
-    pub(crate) tls: TlsArgs,
-}
-
 #[derive(Debug, Args)]
 pub(crate) struct SubscribeArgs {
     /// Topics to subscribe to. Without a topic, only messages to the device or to all connections
@@ -197,7 +214,9 @@ pub(crate) struct SubscribeArgs {
     /// configuration; with --tls, the first of `listen.tls`].
     #[arg(long)]
     pub(crate) addr: Option<String>,
-    /// The device's token. Other users see command lines, so rather set WEIR_TOKEN.
+    /// The device's token. Other users see command lines, so rather set WEIR_TOKEN [default:
+    /// without --addr, and where the configuration admits no anonymous devices, that of
+    /// `auth.tokens` for this device, or for any].
     #[arg(long)]
     pub(crate) token: Option<String>,
     /// The device's id [default: the id that the token is bound to; without a token, a random id].
@@ -303,23 +322,6 @@ impl From<ImportFormat> for weir::RowFormat {
             ImportFormat::Json => weir::RowFormat::JsonLines,
         }
     }
-}
-
-/// The options of commands that connect with TLS.
-#[derive(Debug, Args)]
-pub(crate) struct TlsArgs {
-    /// Connect with TLS.
-    #[arg(long, requires = "ca")]
-    pub(crate) tls: bool,
-    /// PEM file with the certificates of trusted authorities, or with the server's own certificate.
-    #[arg(long, value_name = "FILE", requires = "tls")]
-    pub(crate) ca: Option<PathBuf>,
-    /// Name that must be in the server's certificate [default: the host of the address].
-    #[arg(long, value_name = "NAME", requires = "tls")]
-    pub(crate) server_name: Option<String>,
-    /// PEM file with the certificate and private key of this client, for servers that ask for one.
-    #[arg(long, value_name = "FILE", requires = "tls")]
-    pub(crate) certificate: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]

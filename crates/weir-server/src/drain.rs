@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 
 use crate::cli::DrainArgs;
-use crate::http::Api;
+use crate::http::{Api, NO_GATEWAY};
 use crate::output::{complain, say};
 
 /// The body of `POST /v1/drain`.
@@ -69,7 +69,7 @@ pub(crate) async fn run(args: DrainArgs, file: Option<PathBuf>) -> Result<()> {
 }
 
 fn read(answer: &[u8]) -> Result<Drain> {
-    serde_json::from_slice(answer).context("the answer does not come from a gateway's admin API")
+    serde_json::from_slice(answer).context(NO_GATEWAY)
 }
 
 impl Drain {

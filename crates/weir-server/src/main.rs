@@ -9,11 +9,15 @@ mod doctor;
 mod drain;
 mod http;
 mod log;
+mod look;
+mod manual;
 mod memory;
+mod options;
 mod output;
 mod profile;
 mod publish;
 mod serve;
+mod sse;
 mod store;
 mod subscribe;
 mod sys;
@@ -54,6 +58,11 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Publish(args) => block_on(publish::run(args, file))?,
         Command::Drain(args) => block_on(drain::run(args, file))?,
         Command::Memory(args) => block_on(memory::run(args, file))?,
+        Command::Connections(args) => block_on(look::connections::run(args, file))?,
+        Command::Topics(args) => block_on(look::topics::run(args, file))?,
+        Command::Device(args) => block_on(look::device::run(args, file))?,
+        Command::Closes(args) => block_on(look::closes::run(args, file))?,
+        Command::Events(args) => block_on(look::events::run(args, file))?,
         Command::Subscribe(args) => block_on(subscribe::run(args, file))?,
         Command::Devices(args) => block_on(devices::run(args, file))?,
         Command::Doctor(args) => return doctor::run(&args, file),
@@ -72,6 +81,8 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             };
             say(reference.trim_end())?;
         }
+        Command::Completions { shell } => say(manual::completions(shell).trim_end())?,
+        Command::Man { directory } => manual::write(&directory)?,
         Command::Version => say(concat!("weir ", env!("CARGO_PKG_VERSION")))?,
     }
     Ok(ExitCode::SUCCESS)

@@ -9,8 +9,8 @@ use anyhow::{Context, Result};
 use serde::Deserialize;
 
 use crate::cli::MemoryArgs;
-use crate::http::Api;
-use crate::output::say;
+use crate::http::{Api, NO_GATEWAY};
+use crate::output::{age_of, say};
 
 /// The shown parts of `GET /v1/debug/memory`.
 #[derive(Debug, Deserialize)]
@@ -73,10 +73,9 @@ pub(crate) async fn run(args: MemoryArgs, file: Option<PathBuf>) -> Result<()> {
     if args.json {
         return say(String::from_utf8_lossy(&answer).trim_end());
     }
-    let no_gateway = "the answer does not come from a gateway's admin API";
     let text = match args.oldest {
-        true => serde_json::from_slice::<Retention>(&answer).context(no_gateway)?.text(),
-        false => serde_json::from_slice::<Memory>(&answer).context(no_gateway)?.text(),
+        true => serde_json::from_slice::<Retention>(&answer).context(NO_GATEWAY)?.text(),
+        false => serde_json::from_slice::<Memory>(&answer).context(NO_GATEWAY)?.text(),
     };
     say(text.trim_end())
 }
@@ -135,16 +134,6 @@ impl Retention {
     }
 }
 
-fn age_of(ms: u64) -> String {
-    let seconds = ms / 1000;
-    match seconds {
-        0..=9 => format!("{}.{} s", seconds, ms % 1000 / 100),
-        10..=599 => format!("{seconds} s"),
-        600..=35_999 => format!("{} min", seconds / 60),
-        _ => format!("{} h", seconds / 3600),
-    }
-}
-
 const MEMORY_PATH: &str = "/v1/debug/memory";
 const RETENTION_PATH: &str = "/v1/debug/retention";
 
@@ -166,11 +155,5 @@ mod tests {
             .into();
         assert!(places.is_sorted() && places[0].is_some(), "{text}");
         assert!(!text.contains("empty"));
-    }
-
-    #[test]
-    fn ages_have_the_unit_that_fits() {
-        let ages = [0, 9_960, 61_000, 3_600_000, 360_000_000].map(age_of);
-        assert_eq!(ages, ["0.0 s", "9.9 s", "61 s", "60 min", "100 h"]);
     }
 }

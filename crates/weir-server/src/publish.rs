@@ -10,7 +10,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
 use crate::cli::PublishArgs;
-use crate::http::Api;
+use crate::http::{Api, NO_GATEWAY};
 use crate::output::say;
 
 /// The body of `POST /v1/publish`.
@@ -61,8 +61,7 @@ pub(crate) async fn run(args: PublishArgs, file: Option<PathBuf>) -> anyhow::Res
     if args.json {
         return say(String::from_utf8_lossy(&answer).trim_end());
     }
-    let accepted: Accepted = serde_json::from_slice(&answer)
-        .context("the answer does not come from a gateway's admin API")?;
+    let accepted: Accepted = serde_json::from_slice(&answer).context(NO_GATEWAY)?;
     let Accepted { id, connections, offset } = accepted;
     let offset = offset.map_or_else(String::new, |offset| format!(", offset {offset}"));
     let plural = if connections == 1 { "" } else { "s" };

@@ -13,7 +13,7 @@ use weir_client::{
     Subscribed, Subscription, Unsubscribed,
 };
 
-use crate::addresses;
+use crate::addresses::{self, ForDevices};
 use crate::cli::SubscribeArgs;
 use crate::output::{complain, say};
 
@@ -73,13 +73,17 @@ enum End {
 }
 
 pub(crate) async fn run(args: SubscribeArgs, file: Option<PathBuf>) -> anyhow::Result<()> {
-    let addr = match &args.addr {
-        Some(addr) => addr.clone(),
-        None => addresses::of_devices(file, args.tls.tls)?,
+    let shown = args.token.clone().or_else(|| std::env::var("WEIR_TOKEN").ok());
+    let needs_token = shown.is_none() && args.tls.certificate.is_none();
+    let found = match &args.addr {
+        Some(addr) => ForDevices { addr: addr.clone(), token: None },
+        None => addresses::of_devices(file, args.tls.tls, needs_token, args.device.as_deref())?,
     };
-    let token = args.token.clone().or_else(|| std::env::var("WEIR_TOKEN").ok());
-    let token = token.unwrap_or_default();
-    let device = args.device.clone().unwrap_or_else(|| device_without_a_name(&token));
+    let addr = found.addr;
+    // Without --device, a token of the configuration is one for any device.
+    let device = args.device.clone();
+    let device = device.unwrap_or_else(|| device_without_a_name(shown.as_deref().unwrap_or("")));
+    let token = shown.or(found.token).unwrap_or_default();
     let mut options = Options::device(device).token(token);
     options.client = concat!("weir-subscribe/", env!("CARGO_PKG_VERSION")).to_owned();
     options.tls = crate::tls::options(&args.tls, &addr)?;

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Context;
 use weir_client::TlsOptions;
 
-use crate::cli::TlsArgs;
+use crate::options::TlsArgs;
 
 /// TLS options for a connection to `addr`; `None` without `--tls`.
 pub(crate) fn options(args: &TlsArgs, addr: &str) -> anyhow::Result<Option<TlsOptions>> {

@@ -15,7 +15,7 @@ use super::serial;
 use crate::addresses::reachable;
 use crate::cli::StoreArgs;
 use crate::config::{Settings, StoreKind, load};
-use crate::http::{Admin, Body, reason};
+use crate::http::{Admin, Body, percent_encoded, refusal};
 use crate::output::complain;
 use crate::store::{self, Begin, Opened};
 
@@ -174,7 +174,7 @@ impl Access {
             return Ok(None);
         }
         if !status.is_success() {
-            bail!("refused with {status}{}", reason(&answer));
+            return Err(refusal(status, &answer, token.is_some()));
         }
         if answer.is_empty() {
             return Ok(Some(Value::Null));
@@ -219,19 +219,9 @@ impl Counts {
     }
 }
 
-/// Percent-encodes every byte that is not a letter, a digit, `-` or `_`, so that the text fits any
-/// part of a URI.
-fn encoded(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-_".contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            out.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    // `/v1/devices/export` is another path.
-    if out == "export" { "%65xport".to_owned() } else { out }
+/// The serial number as a segment of a path. `/v1/devices/export` is another path.
+fn encoded(serial: &str) -> String {
+    if serial == "export" { "%65xport".to_owned() } else { percent_encoded(serial) }
 }
 
 /// A row has at most 64 KiB, and as JSON at most twice as much. So a body with one more row stays
