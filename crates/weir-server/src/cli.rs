@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
-use crate::look::args::{ClosesArgs, ConnectionsArgs, DeviceArgs, EventsArgs, TopicsArgs};
+use crate::look::args::{ClosesArgs, ConnectionsArgs, DeviceArgs, EventsArgs, TopArgs, TopicsArgs};
 use crate::options::{AdminArgs, TlsArgs};
 
 /// A gateway that keeps connections to devices open and pushes messages to them.
@@ -42,6 +42,8 @@ pub(crate) enum Command {
     Closes(ClosesArgs),
     /// Print what happens to connections from now on, one line each.
     Events(EventsArgs),
+    // Its own description is longer.
+    Top(TopArgs),
     /// Import, list and revoke devices in the `[store]` of the configuration.
     Devices(DevicesArgs),
     // Its own description is longer.

@@ -63,6 +63,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Device(args) => block_on(look::device::run(args, file))?,
         Command::Closes(args) => block_on(look::closes::run(args, file))?,
         Command::Events(args) => block_on(look::events::run(args, file))?,
+        Command::Top(args) => block_on(look::top::run(args, file))?,
         Command::Subscribe(args) => block_on(subscribe::run(args, file))?,
         Command::Devices(args) => block_on(devices::run(args, file))?,
         Command::Doctor(args) => return doctor::run(&args, file),

@@ -87,6 +87,21 @@ pub(crate) struct EventsArgs {
     pub(crate) api: AdminArgs,
 }
 
+/// Watch the figures of a running gateway: connections, messages, delays, memory, shards, and why
+/// connections end. `q` quits, Tab changes the lowest part.
+#[derive(Debug, Args)]
+pub(crate) struct TopArgs {
+    /// Print the figures as a JSON object on one line, each second: the documents of
+    /// `GET /v1/stats`.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Print the figures once, without a screen.
+    #[arg(long)]
+    pub(crate) once: bool,
+    #[command(flatten)]
+    pub(crate) api: AdminArgs,
+}
+
 /// The type of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum EventType {

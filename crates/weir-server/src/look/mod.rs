@@ -8,4 +8,5 @@ pub(crate) mod device;
 pub(crate) mod events;
 mod pages;
 mod table;
+pub(crate) mod top;
 pub(crate) mod topics;
