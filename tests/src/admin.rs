@@ -94,7 +94,12 @@ pub struct Metrics {
 impl Metrics {
     /// Reads them.
     pub fn read(addr: SocketAddr) -> Result<Metrics> {
-        Ok(Metrics { text: Answer::get(addr, "/metrics")?.body })
+        Ok(Metrics::of(Answer::get(addr, "/metrics")?.body))
+    }
+
+    /// The metrics in an answer.
+    pub fn of(text: String) -> Metrics {
+        Metrics { text }
     }
 
     /// All of them.

@@ -196,7 +196,7 @@ fn commands(started: &Started, config: &Config) -> Vec<String> {
     if admin != default_addr(ADMIN_PORT) {
         publish += &format!(" --admin {admin}");
     }
-    if !config.admin.token.is_empty() {
+    if config.admin.needs_token() {
         publish += " --token ADMIN-TOKEN";
         curl += " -H 'Authorization: Bearer ADMIN-TOKEN'";
     }

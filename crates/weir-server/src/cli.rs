@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use weir::AdminScope;
 
 use crate::look::args::{ClosesArgs, ConnectionsArgs, DeviceArgs, EventsArgs, TopArgs, TopicsArgs};
 use crate::options::{AdminArgs, TlsArgs};
@@ -44,6 +45,8 @@ pub(crate) enum Command {
     Events(EventsArgs),
     // Its own description is longer.
     Top(TopArgs),
+    // Its own description is longer.
+    Token(TokenArgs),
     /// Import, list and revoke devices in the `[store]` of the configuration.
     Devices(DevicesArgs),
     // Its own description is longer.
@@ -205,6 +208,32 @@ pub(crate) struct MemoryArgs {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) api: AdminArgs,
+}
+
+/// Make a token for the admin API, and print the lines of the configuration with its hash.
+///
+/// The lines for `[[admin.tokens]]` go to standard output, and the token to standard error. So `weir
+/// token --name ci --may publish >> weir.toml` adds the lines and shows the token. It is kept
+/// nowhere, and is not shown again.
+#[derive(Debug, Args)]
+pub(crate) struct TokenArgs {
+    /// Name of the token, in the audit log and in refusals.
+    #[arg(long, default_value = "NAME")]
+    pub(crate) name: String,
+    /// What the token opens: read, publish, operate, devices; several are separated by commas.
+    #[arg(long, value_name = "SCOPES", default_value = "read", value_delimiter = ',', value_parser = scope)]
+    pub(crate) may: Vec<AdminScope>,
+    /// Hash a token that exists, instead of making one. "-" reads it from standard input; other
+    /// users see command lines, so it cannot be given there.
+    #[arg(long, value_name = "-", value_parser = ["-"])]
+    pub(crate) token: Option<String>,
+}
+
+fn scope(text: &str) -> Result<AdminScope, String> {
+    AdminScope::ALL
+        .into_iter()
+        .find(|scope| scope.name() == text)
+        .ok_or_else(|| format!("one of {}", AdminScope::ALL.map(AdminScope::name).join(", ")))
 }
 
 #[derive(Debug, Args)]

@@ -22,6 +22,7 @@ mod store;
 mod subscribe;
 mod sys;
 mod tls;
+mod token;
 
 use std::io;
 use std::process::ExitCode;
@@ -65,6 +66,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Events(args) => block_on(look::events::run(args, file))?,
         Command::Top(args) => block_on(look::top::run(args, file))?,
         Command::Subscribe(args) => block_on(subscribe::run(args, file))?,
+        Command::Token(args) => token::run(&args)?,
         Command::Devices(args) => block_on(devices::run(args, file))?,
         Command::Doctor(args) => return doctor::run(&args, file),
         Command::Config(ConfigCommand::Check { file: named }) => {

@@ -33,23 +33,25 @@ pub use auth::jwt::JwtKeyError;
 pub use base::clock::unix_millis;
 pub use base::config::keys;
 pub use base::config::{
-    AccessLogConfig, AccessLogFormat, ActivationConfig, Actor, AdminConfig, AuthConfig,
-    CertificateConfig, ClientAuth, ClientIdentity, ClusterConfig, Config, ConfigError,
-    ConnectionConfig, DurationError, EngineConfig, HttpConfig, JwtAlgorithm, JwtConfig,
-    JwtKeyConfig, LimitsConfig, ListenConfig, MemoryConfig, RedisUrls, Right, Scope, ServiceConfig,
-    TcpConfig, ThreadsConfig, TlsConfig, TlsVersion, TokenConfig, TopicClass, UdpConfig,
-    parse_duration,
+    AccessLogConfig, AccessLogFormat, ActivationConfig, Actor, AdminConfig, AdminScope,
+    AdminTokenConfig, AuthConfig, CertificateConfig, ClientAuth, ClientIdentity, ClusterConfig,
+    Config, ConfigError, ConnectionConfig, DurationError, EngineConfig, HttpConfig, JwtAlgorithm,
+    JwtConfig, JwtKeyConfig, LimitsConfig, ListenConfig, MemoryConfig, RedisUrls, Right, Scope,
+    ServiceConfig, TcpConfig, ThreadsConfig, TlsConfig, TlsVersion, TokenConfig, TopicClass,
+    UdpConfig, parse_duration,
 };
 pub use base::private::{make_private_directory, warn_if_exposed};
 pub use base::profiler::{CpuProfile, ProfileError, ProfileFormat, Profiler};
 pub use base::threads::{
     LimitedMemory, MemoryLimit, OpenFiles, Resources, raise_open_files, schedule_front_thread,
 };
+pub use base::token_hash::{new_admin_token, token_hash};
 pub use cluster::ask_redis;
 pub use connection::listener::Buffers;
 pub use gateway::{Gateway, GatewayBuilder, StartError, Started};
 pub use ipnet::IpNet;
 pub use observe::access::AccessLogError;
+pub use observe::audit::TARGET as AUDIT_TARGET;
 pub use observe::counters::{
     AcceptError, AuthOutcome, ClusterLimit, ConnectRefuseCause, Counters, EpochOutcome, Following,
     FromBroker, PresenceOutcome, PublishTarget, RefreshOutcome, RefuseCause, ResumeOutcome,

@@ -9,6 +9,7 @@ use tracing::callsite::Identifier;
 use tracing::{Event, Level, Metadata, Subscriber, error, warn};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
+use weir::AUDIT_TARGET;
 
 /// Lets a number of lines per second pass from each place in the code that logs, libraries
 /// included.
@@ -77,8 +78,10 @@ impl LineLimit {
     }
 
     fn admits(&self, metadata: &'static Metadata<'static>) -> bool {
-        // The lines of this module are bounded already: by the number of places and the timer.
-        if self.0.lines_per_second == 0 || metadata.target() == module_path!() {
+        // The lines of this module are bounded already: by the number of places and the timer. The
+        // audit log bounds what strangers can cause, and must not lack what others have done.
+        let target = metadata.target();
+        if self.0.lines_per_second == 0 || target == module_path!() || target == AUDIT_TARGET {
             return true;
         }
         let place = self.place(metadata);
@@ -184,6 +187,13 @@ mod tests {
         assert_eq!(limit.suppressed(), suppressed as u64);
         assert_eq!(log.matches("suppressed lines=").count(), 1, "{log}");
         assert!(log.contains(&format!("lines={suppressed} of=\"{}\"", module_path!())), "{log}");
+    }
+
+    #[test]
+    fn the_audit_log_has_every_line() {
+        let limit = LineLimit::new(10);
+        let act = || (0..1_000).for_each(|_| info!(target: "audit", act = "close"));
+        assert_eq!(logged(&limit, act).lines().count(), 1_000);
     }
 
     #[test]

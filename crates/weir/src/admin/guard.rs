@@ -1,99 +1,251 @@
-//! The checks of a caller: the `Host` of its request, the page that sent it, and its token.
+//! The checks of a caller: the `Host` of its request, the page that sent it, and its token or cookie.
 //!
 //! A web page can make its reader's browser send requests to loopback. It cannot choose `Host`
 //! freely: a name that is rebound to 127.0.0.1 still stands there. It also cannot omit `Origin` in
-//! a request with effects.
+//! a request with effects. The browser adds the cookie of a session by itself, so a cookie counts
+//! only if the request shows that it comes from this server's own page.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
-use http::header::{HOST, HeaderMap, ORIGIN};
+use http::header::{COOKIE, HOST, HeaderMap, HeaderValue, ORIGIN};
 use http::request::Parts;
+use http::{Method, Version};
 
-use crate::auth::Secrets;
-use crate::base::host::{Host, Hosts, Known};
+use crate::auth::admin::{AdminAccess, Caller, Lease, Session};
+use crate::base::host::{Host, Known};
 use crate::base::origin::Origin;
 use crate::http::web::head::{NoToken, bearer_token, check_site};
 use crate::http::web::problem::{Kind, Problem};
-use crate::{AdminConfig, Right, ServiceConfig};
+use crate::observe::audit::ActOutcome;
+use crate::{AdminScope, Right};
 
-/// The rules of one admin listener.
-pub(super) struct Guard {
-    /// The callers by token; `None`: no token is needed.
-    callers: Option<Secrets<Caller>>,
-    hosts: Hosts,
+/// The rules of the admin API's listener.
+#[derive(Clone, Copy)]
+pub(super) struct Guard<'a>(pub(super) &'a AdminAccess);
+
+/// The sender of an admitted request.
+pub(super) enum Sender {
+    /// Anybody may do everything, because no token is needed.
+    Anyone,
+    /// The owner of a token.
+    Token(Arc<Caller>),
+    /// A browser in which the owner of a token has signed in.
+    Session(Arc<Session>),
+    /// Nobody known, at a path that needs no token.
+    Nobody,
 }
 
-/// The owner of a token.
-enum Caller {
-    /// The owner of `admin.token`, who may do everything.
-    Admin,
-    Service {
-        name: Box<str>,
-        may: Box<[Right]>,
-    },
+/// What a request needs of its sender.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Need {
+    /// The scope of a token of the admin API; `None`: each such token will do.
+    pub(super) scope: Option<AdminScope>,
+    /// The right of a service; `None`: no service may ask.
+    pub(super) right: Option<Right>,
 }
 
-impl Guard {
-    /// An empty `admin.token` means that no token is needed. `admin.hosts` are names beside
-    /// loopback and the address that accepted a connection.
-    pub(super) fn new(admin: &AdminConfig, services: &[ServiceConfig]) -> Self {
-        let callers = (!admin.token.is_empty()).then(|| callers(&admin.token, services));
-        Self { callers, hosts: Hosts::new(&admin.hosts) }
-    }
+/// A request that is not admitted.
+pub(super) struct Refused {
+    pub(super) outcome: ActOutcome,
+    /// The owner of the token, if that is valid.
+    pub(super) who: Option<Arc<Caller>>,
+    pub(super) problem: Box<Problem>,
+}
 
+impl Guard<'_> {
     /// Refuses a request for another host, or from a page of another origin. `local`: the address
     /// that accepted the connection.
-    pub(super) fn check_host(&self, request: &Parts, local: IpAddr) -> Result<(), Problem> {
-        let host = asked(request)?;
-        let Some(known) = self.hosts.find(&host, local) else {
+    ///
+    /// Health checks may name any host, or none over HTTP/1.0: a probe knows an address. Unless a
+    /// browser shows that a page asks. False: the host is a name that is not this server's, which
+    /// a stranger may have made point here.
+    pub(super) fn check_host(
+        self,
+        request: &Parts,
+        local: IpAddr,
+        is_health: bool,
+    ) -> Result<bool, Refused> {
+        let has_none = request.version == Version::HTTP_10 && !request.headers.contains_key(HOST);
+        if is_health && has_none && !is_of_page(&request.headers) {
+            return Ok(false);
+        }
+        let host = asked(request).map_err(Refused::invalid)?;
+        let Some(known) = self.0.hosts().find(&host, local) else {
+            if is_health && !is_of_page(&request.headers) {
+                return Ok(host.is_fixed());
+            }
             let detail = format!("host \"{host}\" does not name this server; see admin.hosts");
-            return Err(Problem::new(Kind::UnknownHost, detail).at_header("Host"));
+            let problem = Problem::new(Kind::UnknownHost, detail).at_header("Host");
+            return Err(Refused::new(ActOutcome::UnknownHost, problem));
         };
-        check_site(request, false)?;
-        check_origin(&request.headers, &host, known)
+        check_site(request, false)
+            .and_then(|()| check_origin(&request.headers, &host, known))
+            .map_err(|problem| Refused::new(ActOutcome::ForeignOrigin, problem))?;
+        Ok(true)
     }
 
-    /// Refuses a request whose token does not permit it, if tokens are needed. The admin token
-    /// permits everything. `needed`: the right that a service must have; `None`: no service may
-    /// ask.
-    ///
-    /// The service that the token belongs to; `None`: the operator's, or none is needed.
+    /// Whether the page that sent a checked request came over HTTPS, from a proxy in front.
+    pub(super) fn is_https(self, request: &Parts, local: IpAddr) -> bool {
+        let host = asked(request).ok();
+        let known = host.and_then(|host| self.0.hosts().find(&host, local));
+        let origin = request.headers.get(ORIGIN).map(HeaderValue::as_bytes);
+        known == Some(Known::Listed) && origin.is_some_and(|origin| origin.starts_with(b"https://"))
+    }
+
+    /// The sender of a checked request, by its token, or else by its cookie.
     ///
     /// Cost: constant time: it does not depend on how much of the token is right.
-    pub(super) fn check_token(
-        &self,
-        headers: &HeaderMap,
-        needed: Option<Right>,
-    ) -> Result<Option<&str>, Problem> {
-        let Some(callers) = &self.callers else { return Ok(None) };
-        let token = match bearer_token(headers) {
-            Ok(Some(token)) => Some(token),
-            Ok(None) | Err(NoToken::Several) => {
-                return Err(Problem::unauthorized(
-                    "Bearer realm=\"weir\"",
-                    "send one header \"Authorization: Bearer TOKEN\" with admin.token or the token of a service",
-                ));
+    pub(super) fn identify(self, request: &Parts) -> Result<Sender, Refused> {
+        if !self.0.needs_token() {
+            return Ok(Sender::Anyone);
+        }
+        match bearer_token(&request.headers) {
+            Ok(Some(token)) => {
+                self.0.caller(token).map(Sender::Token).ok_or_else(|| wrong_token(NOT_A_TOKEN))
             }
-            Err(NoToken::Malformed) => None,
-        };
-        match token.and_then(|token| callers.find(token.as_bytes())) {
-            Some(Caller::Admin) => Ok(None),
-            Some(Caller::Service { name, may }) => match needed {
-                Some(right) if may.contains(&right) => Ok(Some(name)),
-                Some(right) => Err(Problem::forbidden(format!(
-                    "the token of service {name:?} lacks the right {:?} (auth.services, may)",
-                    right.name()
-                ))),
-                None => Err(Problem::forbidden(format!(
-                    "this needs admin.token; the token of service {name:?} permits at most POST /v1/publish and GET /v1/events"
-                ))),
-            },
-            None => Err(Problem::unauthorized(
-                "Bearer realm=\"weir\", error=\"invalid_token\"",
-                "the token is not the one of admin.token, nor that of a service",
-            )),
+            Err(NoToken::Malformed) => Err(wrong_token(NOT_A_TOKEN)),
+            Err(NoToken::Several) => Err(no_token()),
+            Ok(None) => self.by_cookie(request),
         }
     }
+
+    fn by_cookie(self, request: &Parts) -> Result<Sender, Refused> {
+        let mut ids = session_ids(&request.headers);
+        let id = match (ids.next(), ids.next()) {
+            (None, _) => return Err(no_token()),
+            (Some(id), None) => id,
+            // One of them may be planted by another server of the same host.
+            (Some(_), Some(_)) => return Err(wrong_token("send one cookie weir_session")),
+        };
+        check_page(request).map_err(|problem| Refused::new(ActOutcome::ForeignOrigin, problem))?;
+        let ended = || wrong_token("the session has ended, or there was none; sign in again");
+        self.0.session(id).map(Sender::Session).ok_or_else(ended)
+    }
+
+    /// Refuses a request that the sender's token does not permit. The admin token permits
+    /// everything.
+    pub(super) fn permit(self, sender: &Sender, need: Need) -> Result<(), Refused> {
+        let Some(caller) = sender.caller() else { return Ok(()) };
+        let name = caller.name();
+        let detail = match (caller.is_service(), need.scope, need.right) {
+            (false, None, _) => return Ok(()),
+            (false, Some(scope), _) if caller.scopes().contains(&scope) => return Ok(()),
+            (false, Some(scope), _) => {
+                format!("the token {name:?} lacks the scope {:?} (admin.tokens, may)", scope.name())
+            }
+            (true, _, Some(right)) if caller.has_right(right) => return Ok(()),
+            (true, _, Some(right)) => format!(
+                "the token of service {name:?} lacks the right {:?} (auth.services, may)",
+                right.name()
+            ),
+            (true, _, None) => format!(
+                "this needs admin.token or one of admin.tokens; the token of service {name:?} permits at most \
+                 POST /v1/publish and GET /v1/events"
+            ),
+        };
+        Err(Refused {
+            who: Some(Arc::clone(caller)),
+            ..Refused::new(ActOutcome::WrongScope, Problem::forbidden(detail))
+        })
+    }
+}
+
+impl Sender {
+    /// The owner of the token, if one is needed.
+    pub(super) fn caller(&self) -> Option<&Arc<Caller>> {
+        match self {
+            Sender::Anyone | Sender::Nobody => None,
+            Sender::Token(caller) => Some(caller),
+            Sender::Session(session) => Some(session.caller()),
+        }
+    }
+
+    /// The name in the audit log.
+    pub(super) fn name(&self) -> &str {
+        match self {
+            Sender::Anyone => ANYONE,
+            Sender::Nobody => NOBODY,
+            Sender::Token(caller) => caller.name(),
+            Sender::Session(session) => session.caller().name(),
+        }
+    }
+
+    /// What it may do.
+    pub(super) fn scopes(&self) -> &[AdminScope] {
+        match self {
+            Sender::Anyone => &AdminScope::ALL,
+            Sender::Nobody => &[],
+            Sender::Token(_) | Sender::Session(_) => {
+                self.caller().map_or(&[], |caller| caller.scopes())
+            }
+        }
+    }
+
+    /// The permission for a stream.
+    pub(super) fn lease(&self, access: &AdminAccess) -> Lease {
+        match self {
+            Sender::Anyone | Sender::Nobody => access.lease_of_anyone(),
+            Sender::Token(caller) => caller.lease(),
+            Sender::Session(session) => session.lease(),
+        }
+    }
+}
+
+impl Refused {
+    pub(super) fn new(outcome: ActOutcome, problem: Problem) -> Refused {
+        Refused { outcome, who: None, problem: Box::new(problem) }
+    }
+
+    pub(super) fn invalid(problem: Problem) -> Refused {
+        Refused::new(ActOutcome::Invalid, problem)
+    }
+}
+
+/// The values of the cookie of sessions.
+pub(super) fn session_ids(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    let lines = headers.get_all(COOKIE).iter().filter_map(|line| line.to_str().ok());
+    let cookies = lines.flat_map(|line| line.split(';'));
+    cookies.filter_map(|cookie| cookie.trim().strip_prefix(SESSION_COOKIE)?.strip_prefix('='))
+}
+
+fn no_token() -> Refused {
+    let detail = "send one header \"Authorization: Bearer TOKEN\" with admin.token or the token of a service or of \
+                  admin.tokens, or sign in (POST /v1/session)";
+    let problem = Problem::unauthorized("Bearer realm=\"weir\"", detail);
+    Refused::new(ActOutcome::NoToken, problem)
+}
+
+pub(super) fn wrong_token(detail: &'static str) -> Refused {
+    let challenge = "Bearer realm=\"weir\", error=\"invalid_token\"";
+    Refused::new(ActOutcome::WrongToken, Problem::unauthorized(challenge, detail))
+}
+
+/// Refuses a cookie in a request for which a page of another origin may be the cause. The request
+/// has been checked, so an `Origin` is this server's own.
+///
+/// A request with effects must show that it comes from the own page. Others may come from a program
+/// without a page, but not from a link elsewhere.
+fn check_page(request: &Parts) -> Result<(), Problem> {
+    if request.headers.contains_key(ORIGIN) {
+        return Ok(());
+    }
+    let mut sites = request.headers.get_all(SEC_FETCH_SITE).iter().map(HeaderValue::as_bytes);
+    let is_own = match (sites.next(), sites.next()) {
+        (Some(b"same-origin"), None) => true,
+        (Some(b"none") | None, None) => matches!(request.method, Method::GET | Method::HEAD),
+        (Some(_) | None, _) => false,
+    };
+    if is_own {
+        return Ok(());
+    }
+    let detail = "a session is good for this server's own pages: send Origin, or Sec-Fetch-Site: same-origin";
+    Err(Problem::new(Kind::ForeignOrigin, detail).at_header("Origin"))
+}
+
+/// Whether a browser has sent the request for a page, as far as its head shows.
+fn is_of_page(headers: &HeaderMap) -> bool {
+    headers.contains_key(ORIGIN) || headers.contains_key(SEC_FETCH_SITE)
 }
 
 /// The host that a request names. There must be exactly one.
@@ -133,33 +285,41 @@ fn check_origin(headers: &HeaderMap, host: &Host<'_>, known: Known) -> Result<()
     Ok(())
 }
 
-/// The admin token is entered first, so the token of a service cannot replace it.
-fn callers(admin: &str, services: &[ServiceConfig]) -> Secrets<Caller> {
-    let mut callers = Secrets::new();
-    callers.insert(admin.as_bytes(), Caller::Admin);
-    for ServiceConfig { token, name, may } in services {
-        let caller = Caller::Service { name: name.as_str().into(), may: may.as_slice().into() };
-        callers.insert(token.as_bytes(), caller);
-    }
-    callers
-}
+/// The cookie of a session.
+pub(super) const SESSION_COOKIE: &str = "weir_session";
+/// The name of all callers where no token is needed.
+pub(super) const ANYONE: &str = "anyone";
+/// The name of callers without a valid token.
+pub(super) const NOBODY: &str = "nobody";
+const NOT_A_TOKEN: &str =
+    "the token is not the one of admin.token, nor one of admin.tokens, nor that of a service";
+const SEC_FETCH_SITE: &str = "sec-fetch-site";
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::token_hash::token_hash;
+    use crate::{AdminConfig, AdminTokenConfig, ServiceConfig};
     use http::Request;
-    use http::header::AUTHORIZATION;
 
-    fn check(listener: &str, headers: &[(&str, &str)]) -> Result<(), u16> {
-        let hosts = vec!["gate.example".to_owned(), "api.example:8443".to_owned()];
-        let guard = Guard::new(&AdminConfig { hosts, ..AdminConfig::default() }, &[]);
+    fn parts(headers: &[(&str, &str)]) -> Parts {
         let mut request = Request::builder().uri("/healthz");
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let (parts, ()) = request.body(()).unwrap().into_parts();
+        request.body(()).unwrap().into_parts().0
+    }
+
+    fn status(refused: Refused) -> u16 {
+        refused.problem.into_response().status().as_u16()
+    }
+
+    fn check(listener: &str, headers: &[(&str, &str)]) -> Result<(), u16> {
+        let hosts = vec!["gate.example".to_owned(), "api.example:8443".to_owned()];
+        let access = AdminAccess::new(&AdminConfig { hosts, ..AdminConfig::default() }, &[]);
         let local = listener.parse().unwrap();
-        guard.check_host(&parts, local).map_err(|problem| problem.into_response().status().as_u16())
+        let checked = Guard(&access).check_host(&parts(headers), local, false);
+        checked.map(|is_own| assert!(is_own)).map_err(status)
     }
 
     #[test]
@@ -222,54 +382,159 @@ mod tests {
         }
     }
 
-    fn status(token: &str, header: Option<&str>, needed: Option<Right>) -> Result<(), u16> {
+    #[test]
+    fn a_probe_may_name_any_host_and_a_page_may_not() {
+        let access = AdminAccess::new(&AdminConfig::default(), &[]);
+        let check = |headers: &[(&str, &str)], version| {
+            let mut parts = parts(headers);
+            parts.version = version;
+            Guard(&access).check_host(&parts, "10.1.2.3".parse().unwrap(), true).map_err(status)
+        };
+        let (old, new) = (Version::HTTP_10, Version::HTTP_11);
+        for (host, is_own) in [
+            ("10.1.2.3", true),
+            ("10.9.9.9:7090", true),
+            ("pod.example", false),
+            ("localhost", true),
+        ] {
+            assert_eq!(check(&[("host", host)], new), Ok(is_own), "{host}");
+        }
+        assert_eq!(check(&[], old), Ok(false));
+        assert_eq!(check(&[], new), Err(400));
+        assert_eq!(check(&[("host", "a"), ("host", "a")], new), Err(400));
+        for (name, value) in [
+            ("origin", "http://evil.example"),
+            ("origin", "http://localhost"),
+            ("sec-fetch-site", "same-origin"),
+        ] {
+            let page = [("host", "evil.example"), (name, value)];
+            assert_eq!(check(&page, new), Err(421), "{name}");
+            assert!(check(&page[1..], old).is_err(), "{name}");
+        }
+        let foreign = [("host", "localhost"), ("origin", "http://evil.example")];
+        assert_eq!(check(&foreign, new), Err(403));
+    }
+
+    /// The name of the sender of a request with these headers, or the status of its refusal.
+    fn sender(
+        access: &AdminAccess,
+        method: &Method,
+        headers: &[(&str, &str)],
+    ) -> Result<String, u16> {
+        let mut parts = parts(headers);
+        parts.method = method.clone();
+        let sender = Guard(access).identify(&parts).map_err(status)?;
+        Ok(sender.name().to_owned())
+    }
+
+    fn access(token: &str) -> AdminAccess {
         let service = |name: &str, may: &[Right]| ServiceConfig {
             token: format!("{name}-token"),
             name: name.to_owned(),
             may: may.to_vec(),
         };
         let services = [service("mouth", &[Right::Publish]), service("ears", &[Right::Events])];
-        let admin = AdminConfig { token: token.to_owned(), ..AdminConfig::default() };
-        let mut headers = HeaderMap::new();
-        if let Some(header) = header {
-            headers.insert(AUTHORIZATION, header.parse().unwrap());
-        }
-        let guard = Guard::new(&admin, &services);
-        let checked = guard.check_token(&headers, needed);
-        let checked = checked.map(|_| ());
-        checked.map_err(|problem| problem.into_response().status().as_u16())
+        let ci = AdminTokenConfig {
+            name: "ci".to_owned(),
+            hash: token_hash("ci-token"),
+            may: vec![AdminScope::Read, AdminScope::Publish],
+        };
+        let tokens = if token.is_empty() { vec![] } else { vec![ci] };
+        let admin = AdminConfig { token: token.to_owned(), tokens, ..AdminConfig::default() };
+        AdminAccess::new(&admin, &services)
     }
 
     #[test]
     fn only_the_whole_token_opens() {
+        let access = access("s3cret");
+        let hash = format!("Bearer {}", token_hash("ci-token"));
         for header in ["Bearer s3cret", "bearer  s3cret"] {
-            assert_eq!(status("s3cret", Some(header), None), Ok(()), "{header}");
+            let sent = sender(&access, &Method::GET, &[("authorization", header)]);
+            assert_eq!(sent.as_deref(), Ok("admin"), "{header}");
         }
-        for wrong in
-            ["Bearer", "Bearer ", "Bearer s3cre", "Bearer s3crets3cret", "Bearer S3cret", "s3cret"]
-        {
-            assert_eq!(status("s3cret", Some(wrong), None), Err(401), "{wrong}");
+        for wrong in [
+            "Bearer",
+            "Bearer ",
+            "Bearer s3cre",
+            "Bearer s3crets3cret",
+            "Bearer S3cret",
+            "s3cret",
+            &hash,
+            &hash.replace("sha256:", ""),
+        ] {
+            let sent = sender(&access, &Method::GET, &[("authorization", wrong)]);
+            assert_eq!(sent, Err(401), "{wrong}");
         }
-        assert_eq!(status("s3cret", None, None), Err(401));
-        assert_eq!(status("", None, None), Ok(()));
+        let twice = [("authorization", "Bearer s3cret"), ("authorization", "Bearer s3cret")];
+        assert_eq!(sender(&access, &Method::GET, &twice), Err(401));
+        assert_eq!(sender(&access, &Method::GET, &[]), Err(401));
+        let open = self::access("");
+        assert_eq!(sender(&open, &Method::GET, &[]).as_deref(), Ok("anyone"));
     }
 
     #[test]
-    fn a_service_s_token_opens_what_it_may() {
-        use Right::{Events, Publish};
-        for (token, needed, expected) in [
-            ("mouth-token", Some(Publish), Ok(())),
-            ("mouth-token", Some(Events), Err(403)),
-            ("mouth-token", None, Err(403)),
-            ("ears-token", Some(Publish), Err(403)),
-            ("ears-token", Some(Events), Ok(())),
-            ("nose-token", Some(Events), Err(401)),
-            ("s3cret", Some(Publish), Ok(())),
+    fn a_token_opens_what_it_may() {
+        use AdminScope::{Operate, Publish, Read};
+        let access = access("s3cret");
+        let need = |scope, right| Need { scope, right };
+        for (token, need, expected) in [
+            ("mouth-token", need(Some(Publish), Some(Right::Publish)), Ok(())),
+            ("mouth-token", need(Some(Read), Some(Right::Events)), Err(403)),
+            ("mouth-token", need(Some(Read), None), Err(403)),
+            ("mouth-token", need(None, None), Err(403)),
+            ("ears-token", need(Some(Publish), Some(Right::Publish)), Err(403)),
+            ("ears-token", need(Some(Read), Some(Right::Events)), Ok(())),
+            ("ci-token", need(Some(Publish), Some(Right::Publish)), Ok(())),
+            ("ci-token", need(Some(Read), None), Ok(())),
+            ("ci-token", need(Some(Operate), None), Err(403)),
+            ("ci-token", need(None, None), Ok(())),
+            ("nose-token", need(None, None), Err(401)),
+            ("s3cret", need(Some(Operate), None), Ok(())),
         ] {
-            let header = format!("Bearer {token}");
-            assert_eq!(status("s3cret", Some(&header), needed), expected, "{token} {needed:?}");
-            // Without a token of the admin's everything is open, whatever is shown.
-            assert_eq!(status("", Some(&header), needed), Ok(()), "{token} {needed:?}");
+            let parts = parts(&[("authorization", &format!("Bearer {token}"))]);
+            let sender = Guard(&access).identify(&parts);
+            let permitted = sender.and_then(|sender| Guard(&access).permit(&sender, need));
+            assert_eq!(permitted.map_err(status), expected, "{token} {need:?}");
+        }
+    }
+
+    #[test]
+    fn a_cookie_stands_for_the_token_on_own_pages_alone() {
+        let access = access("s3cret");
+        let Ok(crate::auth::admin::SignIn::Session { id, .. }) = access.sign_in("ci-token") else {
+            panic!("no session");
+        };
+        let cookie = format!("weir_session={id}");
+        let among = format!("a=b; {cookie}; xweir_session=1; weir_session_x=2");
+        let own = ("sec-fetch-site", "same-origin");
+        for (method, headers, expected) in [
+            (Method::GET, &[("cookie", &*cookie)][..], Ok("ci")),
+            (Method::GET, &[("cookie", &among)], Ok("ci")),
+            (Method::GET, &[("cookie", "a=b"), ("cookie", &cookie)], Ok("ci")),
+            (Method::HEAD, &[("cookie", &cookie), ("sec-fetch-site", "none")], Ok("ci")),
+            (Method::POST, &[("cookie", &cookie), own], Ok("ci")),
+            (Method::POST, &[("cookie", &cookie), ("origin", "http://localhost")], Ok("ci")),
+            (Method::POST, &[("cookie", &cookie)], Err(403)),
+            (Method::DELETE, &[("cookie", &cookie)], Err(403)),
+            (Method::POST, &[("cookie", &cookie), ("sec-fetch-site", "none")], Err(403)),
+            (Method::POST, &[("cookie", &cookie), own, own], Err(403)),
+            (Method::POST, &[("cookie", &cookie), own, ("sec-fetch-site", "cross-site")], Err(403)),
+            (Method::GET, &[("cookie", &cookie), ("sec-fetch-site", "same-site")], Err(403)),
+            (Method::GET, &[("cookie", &cookie), ("sec-fetch-site", "cross-site")], Err(403)),
+            (Method::GET, &[("cookie", &cookie), ("cookie", &cookie)], Err(401)),
+            (Method::GET, &[("cookie", &format!("{cookie}; weir_session=x"))], Err(401)),
+            (Method::GET, &[("cookie", "weir_session=")], Err(401)),
+            (Method::GET, &[("cookie", &format!("weir_session=\"{id}\""))], Err(401)),
+            (Method::GET, &[("cookie", &format!("WEIR_SESSION={id}"))], Err(401)),
+            (Method::GET, &[("cookie", &cookie), ("authorization", "Bearer wrong")], Err(401)),
+            (
+                Method::GET,
+                &[("cookie", "weir_session=x"), ("authorization", "Bearer s3cret")],
+                Ok("admin"),
+            ),
+        ] {
+            let sent = sender(&access, &method, headers);
+            assert_eq!(sent, expected.map(str::to_owned), "{method} {headers:?}");
         }
     }
 }

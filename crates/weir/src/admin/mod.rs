@@ -5,12 +5,15 @@
 //! orders to a connection, and [`say_last`] ends it. Its limits are constants, and it takes nothing
 //! from admission or the byte budget. So it also works while these have no room.
 
+mod audit;
 mod closes;
 mod debug;
 mod device_list;
 mod drain;
+mod entrance;
 mod events;
 mod guard;
+mod leased;
 mod metrics;
 mod openapi;
 mod pages;
@@ -19,12 +22,12 @@ mod profiles;
 mod ready;
 mod registry;
 mod routes;
+mod session;
 mod stats;
 mod views;
 
 use std::convert::Infallible;
 use std::future::poll_fn;
-use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
@@ -49,7 +52,8 @@ use crate::http::web::body::is_passed_over;
 use crate::http::web::problem::{Kind, Problem};
 use crate::http::web::reply::Reply;
 use crate::tls::stream::Stream;
-use crate::{AcceptError, AdminConfig, Handle};
+use crate::{AcceptError, Handle};
+use entrance::Ends;
 pub(crate) use process::open_fds;
 use registry::{Life, Registry, Watched};
 use routes::Routes;
@@ -62,11 +66,11 @@ use routes::Routes;
 pub(crate) async fn serve(
     listener: TcpListener,
     handle: Handle,
-    (config, profiler): (AdminConfig, Option<Arc<dyn Profiler>>),
+    profiler: Option<Arc<dyn Profiler>>,
     shutdown: impl Future<Output = ()>,
 ) {
     let counting = handle.clone();
-    let routes = Arc::new(Routes::new(handle, &config, profiler));
+    let routes = Arc::new(Routes::new(handle, profiler));
     let (mut connections, mut registry) = (JoinSet::new(), Registry::default());
     let mut trouble = AcceptTrouble::of(listener.local_addr());
     let mut shutdown = pin!(shutdown);
@@ -116,12 +120,13 @@ pub(crate) async fn serve(
 
 /// Serves one connection to its end.
 async fn converse(stream: TcpStream, routes: Arc<Routes>, life: Arc<Life>) {
-    let Ok(local) = stream.local_addr().map(|addr| addr.ip()) else { return };
+    let (Ok(local), Ok(peer)) = (stream.local_addr(), stream.peer_addr()) else { return };
+    let ends = Ends { local: local.ip(), peer: peer.ip().to_canonical() };
     prepare(&stream);
-    let known = Arc::clone(&life);
+    let (known, answering) = (Arc::clone(&life), Arc::clone(&routes));
     let service = service_fn(move |request| {
-        let (routes, life) = (Arc::clone(&routes), Arc::clone(&known));
-        Box::pin(async move { Ok::<_, Infallible>(answer(&routes, &life, local, request).await) })
+        let (routes, life) = (Arc::clone(&answering), Arc::clone(&known));
+        Box::pin(async move { Ok::<_, Infallible>(answer(&routes, &life, ends, request).await) })
     });
     let mut connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -140,6 +145,9 @@ async fn converse(stream: TcpStream, routes: Arc<Routes>, life: Arc<Life>) {
     let Some(ended) = ended.await else { return };
     if let Err(error) = &ended {
         tracing::debug!(%error, "a connection to the admin API ended early");
+        if error.is_parse() {
+            entrance::note_malformed(&routes, ends.peer, error.is_parse_too_large());
+        }
     }
     let parts = connection.into_parts();
     let is_unread = !life.is_whole() || !parts.read_buf.is_empty() || ended.is_err();
@@ -154,7 +162,7 @@ async fn converse(stream: TcpStream, routes: Arc<Routes>, life: Arc<Life>) {
 async fn answer(
     routes: &Routes,
     life: &Arc<Life>,
-    local: IpAddr,
+    ends: Ends,
     request: hyper::Request<hyper::body::Incoming>,
 ) -> Reply {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
@@ -162,7 +170,7 @@ async fn answer(
     life.begin(request.is_end_stream());
     let is_passed_over = is_passed_over(request.body());
     let request = request.map(|body| Watched::new(body, Arc::clone(life)));
-    let mut reply = routes.answer(local, request).await;
+    let mut reply = entrance::answer(routes, ends, request).await;
     if !life.is_whole() && !is_passed_over {
         reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }

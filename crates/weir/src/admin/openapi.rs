@@ -7,14 +7,16 @@ use utoipa::openapi::schema::{Object, ObjectBuilder, Type};
 use utoipa::openapi::{HttpMethod, Required};
 use weir_wire::CloseReason;
 
+use super::audit::AuditView;
 use super::closes::ClosesView;
 use super::debug::{MemoryView, RetentionView};
 use super::device_list::{ImportedView, StoredPageView};
 use super::drain::{DrainRequest, DrainView};
+use super::guard::SESSION_COOKIE;
+use super::session::{SessionView, SignInRequest};
 use super::stats::StatsView;
 use super::views::{ConnectionsView, DeviceView, NodesView, RevokingView, TopicsView};
 use super::{profiles, ready};
-use crate::Part;
 use crate::core::node::ConnectionView;
 use crate::http::web::openapi::{
     Description, IDEMPOTENCY_KEY, Operation, idempotency_key, limit, text, text_like,
@@ -22,6 +24,7 @@ use crate::http::web::openapi::{
 use crate::http::web::presence::PresenceView;
 use crate::http::web::problem::Kind;
 use crate::http::web::publish::{Many, Message, Published, Results};
+use crate::{AdminScope, Part};
 
 /// The document.
 pub(super) fn document() -> Bytes {
@@ -57,12 +60,17 @@ fn write() -> Bytes {
         .operation(get.clone(), "/healthz", health())
         .operation(get.clone(), "/readyz", ready())
         .operation(get.clone(), "/metrics", metrics())
-        .operation(get, "/openapi.json", description())
+        .operation(get.clone(), "/openapi.json", description())
+        .operation(HttpMethod::Post, "/v1/session", sign_in())
+        .operation(get.clone(), "/v1/session", session())
+        .operation(HttpMethod::Delete, "/v1/session", sign_out())
+        .operation(get, "/v1/audit", audit())
+        .cookie(SESSION_COOKIE)
         .write("Weir: the admin API", ABOUT)
 }
 
 fn publish() -> Operation {
-    guarded("publish", "Publish one message, or up to 1,000")
+    scoped(&[AdminScope::Publish], "publish", "Publish one message, or up to 1,000")
         .header("Idempotency-Key", IDEMPOTENCY_KEY, idempotency_key())
         .body_of::<Message<'_>, Many<'_>>()
         .answers_with::<Published, Results<'_>>("The outcome, or the outcome of each message")
@@ -112,7 +120,7 @@ fn connection() -> Operation {
 }
 
 fn close() -> Operation {
-    guarded("close", "Close a connection")
+    scoped(&[AdminScope::Operate], "close", "Close a connection")
         .segment("id", "Its id", connection_id())
         .answers_nothing(204, "It is told to close, with `closed_by_operator`")
         .refuses(&[Kind::NotFound, Kind::ShardSilent, Kind::NodeSilent])
@@ -159,7 +167,7 @@ fn devices() -> Operation {
 }
 
 fn import() -> Operation {
-    guarded("importDevices", "Import devices")
+    scoped(&[AdminScope::Devices], "importDevices", "Import devices")
         .description(
             "Rows of CSV under a header with `devSn` and `devKey`, or a JSON object with these members a line; each further \
              column or member is a label. A bad row is skipped. What is known already stays as it is, but for a key or \
@@ -173,9 +181,13 @@ fn import() -> Operation {
 }
 
 fn export() -> Operation {
-    guarded("exportDevices", "All devices in the store, without keys and tokens")
-        .answers_text("application/x-ndjson", "A line for each, as in a page of the list")
-        .refuses(&[Kind::NotFound])
+    scoped(
+        &[AdminScope::Devices],
+        "exportDevices",
+        "All devices in the store, without keys and tokens",
+    )
+    .answers_text("application/x-ndjson", "A line for each, as in a page of the list")
+    .refuses(&[Kind::NotFound])
 }
 
 fn device() -> Operation {
@@ -187,7 +199,7 @@ fn device() -> Operation {
 
 fn revoke() -> Operation {
     let nothing = ObjectBuilder::new().schema_type(Type::Object).max_properties(Some(0));
-    guarded("revoke", "Revoke a device")
+    scoped(&[AdminScope::Devices], "revoke", "Revoke a device")
         .segment("id", DEVICE, device_id())
         .body(nothing.into(), Required::False)
         .answers_nothing(
@@ -208,7 +220,7 @@ fn nodes() -> Operation {
 }
 
 fn drain() -> Operation {
-    guarded("drain", "Empty this node, or tell a share of its connections to go elsewhere")
+    scoped(&[AdminScope::Operate], "drain", "Empty this node, or tell a share of its connections to go elsewhere")
         .description(
             "The node is not ready from now on, until a drain of a share is over or the drain is cancelled. After \
              `lead`, connections are told to leave with `draining`, spread evenly over `over`. The others stay served.",
@@ -225,7 +237,7 @@ fn drain_state() -> Operation {
 }
 
 fn cancel_drain() -> Operation {
-    guarded("cancelDrain", "Cancel the drain of this node, if there is one")
+    scoped(&[AdminScope::Operate], "cancelDrain", "Cancel the drain of this node, if there is one")
         .answers::<DrainView>(
             "No further connection is closed, and new ones are admitted. Those that were told to leave are gone",
         )
@@ -278,7 +290,7 @@ fn heap() -> Operation {
 fn profile(id: &str, summary: &str) -> Operation {
     let formats = ObjectBuilder::from(text()).enum_values(Some(profiles::FORMATS)).build();
     let about = "`pprof` (protobuf in gzip), which is the default, or `folded` (a line a stack)";
-    guarded(id, summary)
+    scoped(&[AdminScope::Operate], id, summary)
         .query("format", about, formats)
         .answers_texts(&["application/octet-stream", "text/plain"], "The profile")
         .refuses(&[Kind::NotFound, Kind::ProfileFailed])
@@ -315,9 +327,46 @@ fn description() -> Operation {
     guarded("openapi", "This document").answers_json("An OpenAPI document", Object::new().into())
 }
 
-/// An operation that needs a token, if one is configured.
+fn sign_in() -> Operation {
+    open("signIn", "Open a session")
+        .description(
+            "The answer sets the cookie `weir_session`, which stands for the token in later requests. A request with \
+             effects must then have an `Origin` that is this server, or `Sec-Fetch-Site: same-origin`. Ten failures at \
+             once, and ten a minute, are permitted to an address.",
+        )
+        .takes::<SignInRequest<'_>>()
+        .answers::<SessionView<'_>>("The session is open; or no token is needed, and no cookie is set")
+        .refuses(&BODY)
+        .refuses(&[Kind::Unauthorized, Kind::Forbidden, Kind::TooManyFailures, Kind::Busy])
+}
+
+fn session() -> Operation {
+    scoped(&[], "session", "Tell who the caller is, and what he may do")
+        .answers::<SessionView<'_>>("The caller, by cookie or by token")
+}
+
+fn sign_out() -> Operation {
+    scoped(&[], "signOut", "End the session of the cookie, and the streams that it reads")
+        .answers_nothing(204, "It has ended, or the request has come with a token instead")
+}
+
+fn audit() -> Operation {
+    scoped(&[AdminScope::Operate], "audit", "Look at the last entries of the audit log")
+        .query("limit", "The greatest number of items to list", limit())
+        .answers::<AuditView>("The newest first")
+}
+
+/// An operation that needs a token with the scope `read`, if tokens are configured.
 fn guarded(id: &str, summary: &str) -> Operation {
-    Operation::new(id, summary).refuses(&HEAD).refuses(&[Kind::Unauthorized, Kind::Forbidden])
+    scoped(&[AdminScope::Read], id, summary)
+}
+
+/// The same with these scopes; with none, each token of the admin API will do.
+fn scoped(scopes: &[AdminScope], id: &str, summary: &str) -> Operation {
+    let scopes: Vec<&str> = scopes.iter().map(|scope| scope.name()).collect();
+    Operation::in_session(id, summary, &scopes)
+        .refuses(&HEAD)
+        .refuses(&[Kind::Unauthorized, Kind::Forbidden])
 }
 
 fn open(id: &str, summary: &str) -> Operation {
@@ -353,6 +402,7 @@ const BODY: [Kind; 4] =
 
 static DOCUMENT: LazyLock<Bytes> = LazyLock::new(write);
 
-const ABOUT: &str = "Publishing, looking, ending and the metrics. The token is that of `admin.token`; that of a service is \
-                     good for `publish` and `events`. Each path that knows GET knows HEAD, but for `/v1/events`, `/v1/stats/stream`, `/v1/devices/export` and `/v1/debug`. See \
+const ABOUT: &str = "Publishing, looking, ending and the metrics. The token is that of `admin.token`, which is good for \
+                     everything, or one of `[[admin.tokens]]` with the scope that an operation names; that of a service is \
+                     good for `publish` and `events`. A browser may open a session instead. Each path that knows GET knows HEAD, but for `/v1/events`, `/v1/stats/stream`, `/v1/devices/export` and `/v1/debug`. See \
                      docs/admin-api.md.";

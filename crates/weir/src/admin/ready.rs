@@ -17,6 +17,7 @@ use crate::{Handle, Part, PartReadiness, Readiness};
 #[schema(as = Readiness)]
 pub(super) struct ReadinessView {
     ready: bool,
+    /// Empty if `Host` is a name that is not this server's.
     parts: Vec<PartView>,
 }
 
@@ -30,7 +31,7 @@ pub(super) struct PartView {
     state: &'static str,
     /// The time of the last change, in milliseconds since 1970.
     since_ms: u64,
-    /// The cause, if the part is not `ok`. If there is an admin token, only its owner sees it.
+    /// The cause, if the part is not `ok`. If tokens are needed, it needs one with the scope `read`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, required = false)]
     cause: Option<String>,
@@ -45,16 +46,20 @@ struct NotReadyView<'a> {
     readiness: &'a ReadinessView,
 }
 
-/// Answers the request; `is_trusted`: the caller may see causes.
+/// Answers the request; `is_own_host`: it names this server, so the caller may see the parts;
+/// `is_trusted`: the caller may also see causes.
 pub(super) fn ready(
     handle: &Handle,
     query: Option<&str>,
-    is_trusted: bool,
+    (is_own_host, is_trusted): (bool, bool),
 ) -> Result<Reply, Problem> {
     let (_, [left_out]) = Query::parse_with_lists(query, &[], [EXCLUDE])?;
     let left_out = left_out.iter().map(|name| part(name)).collect::<Result<Vec<_>, _>>()?;
     let readiness = handle.readiness();
-    let view = ReadinessView::of(&readiness, &left_out, is_trusted);
+    let mut view = ReadinessView::of(&readiness, &left_out, is_trusted);
+    if !is_own_host {
+        view.parts.clear();
+    }
     if view.ready {
         return Ok(reply::json(StatusCode::OK, &view));
     }
@@ -63,7 +68,10 @@ pub(super) fn ready(
         .filter(|part| part.state == crate::PartState::Failed)
         .map(|part| part.part.name())
         .collect();
-    let detail = format!("not ready: {}", failed.join(", "));
+    let detail = match is_own_host {
+        true => format!("not ready: {}", failed.join(", ")),
+        false => "not ready".to_owned(),
+    };
     let problem = Problem::retry(Kind::NotReady, RETRY_AFTER, detail);
     let whole = NotReadyView { problem: problem.document(), readiness: &view };
     // It has only numbers and texts.

@@ -1,39 +1,54 @@
-//! From a request to its answer: the path, the right that it needs, and the answer.
+//! The paths, what they need of a caller, and their answers.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{HeaderValue, VARY};
 use http::request::Parts;
-use http::{Method, Request, StatusCode};
+use http::{Method, StatusCode};
 use hyper::body::Body;
 
-use super::guard::Guard;
+use super::audit::Published;
+use super::guard::{Need, Sender};
 use super::metrics::{Form, Metrics};
 use super::pages::Pages;
 use super::stats::Stats;
-use super::{closes, debug, device_list, drain, events, openapi, profiles, ready, views};
+use super::{
+    audit, closes, debug, device_list, drain, events, openapi, profiles, ready, session, views,
+};
 use crate::base::profiler::Profiler;
+use crate::core::state::SharedState;
 use crate::http::web::body::{self, Room, Whole};
 use crate::http::web::idempotency::{KeyOwner, RequestKey, key_of};
 use crate::http::web::problem::{Kind, Problem};
 use crate::http::web::publish;
 use crate::http::web::query::Query;
 use crate::http::web::reply::{self, Reply};
-use crate::{AdminConfig, Handle, Right};
+use crate::observe::audit::Act;
+use crate::{AdminScope, Handle, Right};
 
 /// The values that all requests share.
 pub(super) struct Routes {
     handle: Handle,
-    guard: Guard,
     room: Room,
+    /// The room for the bodies of requests to sign in.
+    pub(super) sign_in_room: Room,
     metrics: Metrics,
     stats: Arc<Stats>,
     pages: Pages,
     profiler: Option<Arc<dyn Profiler>>,
     router: matchit::Router<Route>,
+}
+
+/// A request without its body.
+#[derive(Clone, Copy)]
+pub(super) struct Asked<'a> {
+    pub(super) head: &'a Parts,
+    /// `None`: there is no such path.
+    pub(super) route: Option<Route>,
+    /// The part of the path that names something.
+    pub(super) id: &'a str,
 }
 
 /// The path of a request, whatever its method.
@@ -62,10 +77,12 @@ pub(super) enum Route {
     Ready,
     Metrics,
     OpenApi,
+    Session,
+    Audit,
 }
 
 impl Route {
-    pub(super) const ALL: [(&'static str, Route); 23] = [
+    pub(super) const ALL: [(&'static str, Route); 25] = [
         ("/v1/publish", Route::Publish),
         ("/v1/events", Route::Events),
         ("/v1/connections", Route::Connections),
@@ -89,6 +106,8 @@ impl Route {
         ("/readyz", Route::Ready),
         ("/metrics", Route::Metrics),
         ("/openapi.json", Route::OpenApi),
+        ("/v1/session", Route::Session),
+        ("/v1/audit", Route::Audit),
     ];
 
     /// The methods of the path, as `Allow` lists them.
@@ -98,7 +117,7 @@ impl Route {
             Route::Events | Route::Export | Route::StatsStream | Route::Cpu | Route::Heap => "GET",
             Route::Devices => "GET, HEAD, POST",
             Route::Connection => "GET, HEAD, DELETE",
-            Route::Drain => "GET, HEAD, POST, DELETE",
+            Route::Drain | Route::Session => "GET, HEAD, POST, DELETE",
             Route::Connections
             | Route::Closes
             | Route::Topics
@@ -111,7 +130,60 @@ impl Route {
             | Route::Health
             | Route::Ready
             | Route::Metrics
-            | Route::OpenApi => "GET, HEAD",
+            | Route::OpenApi
+            | Route::Audit => "GET, HEAD",
+        }
+    }
+
+    fn has(self, method: &Method) -> bool {
+        self.methods().split(", ").any(|known| known == method.as_str())
+    }
+
+    /// The scope that a token needs for a method of it; `None`: each token of the admin API will do.
+    pub(super) fn scope(self, method: &Method) -> Option<AdminScope> {
+        let is_change = !matches!(*method, Method::GET | Method::HEAD);
+        Some(match self {
+            Route::Session | Route::Health | Route::Ready => return None,
+            Route::Publish => AdminScope::Publish,
+            Route::Export | Route::Revoke => AdminScope::Devices,
+            Route::Cpu | Route::Heap | Route::Audit => AdminScope::Operate,
+            Route::Devices if is_change => AdminScope::Devices,
+            Route::Connection | Route::Drain if is_change => AdminScope::Operate,
+            Route::Events
+            | Route::Connections
+            | Route::Connection
+            | Route::Closes
+            | Route::Topics
+            | Route::Presence
+            | Route::Devices
+            | Route::Device
+            | Route::Nodes
+            | Route::Drain
+            | Route::Stats
+            | Route::StatsStream
+            | Route::Memory
+            | Route::Retention
+            | Route::Metrics
+            | Route::OpenApi => AdminScope::Read,
+        })
+    }
+
+    /// What a method of it does, for the audit log.
+    fn act(self, method: &Method) -> Act {
+        let is_look = matches!(*method, Method::GET | Method::HEAD);
+        match (self, method) {
+            (Route::Publish, &Method::POST) => Act::Publish,
+            (Route::Session, &Method::POST) => Act::SignIn,
+            (Route::Session, &Method::DELETE) => Act::SignOut,
+            (Route::Connection, &Method::DELETE) => Act::Close,
+            (Route::Revoke, &Method::POST) => Act::Revoke,
+            (Route::Devices, &Method::POST) => Act::Import,
+            (Route::Export, &Method::GET) => Act::Export,
+            (Route::Drain, &Method::POST) => Act::Drain,
+            (Route::Drain, &Method::DELETE) => Act::CancelDrain,
+            (Route::Cpu | Route::Heap, &Method::GET) => Act::Profile,
+            _ if is_look => Act::Read,
+            _ => Act::Other,
         }
     }
 
@@ -140,22 +212,20 @@ impl Route {
             | Route::Health
             | Route::Ready
             | Route::Metrics
-            | Route::OpenApi => None,
+            | Route::OpenApi
+            | Route::Session
+            | Route::Audit => None,
         }
     }
 
     /// Whether it answers without a token. Probes of an orchestrator have none.
-    const fn is_open(self) -> bool {
+    pub(super) const fn is_open(self) -> bool {
         matches!(self, Route::Health | Route::Ready)
     }
 }
 
 impl Routes {
-    pub(super) fn new(
-        handle: Handle,
-        config: &AdminConfig,
-        profiler: Option<Arc<dyn Profiler>>,
-    ) -> Self {
+    pub(super) fn new(handle: Handle, profiler: Option<Arc<dyn Profiler>>) -> Self {
         let mut router = matchit::Router::new();
         for (path, route) in Route::ALL {
             router.insert(path, route).expect("the paths differ");
@@ -165,8 +235,8 @@ impl Routes {
             metrics: Metrics::new(handle.clone()),
             stats: Stats::new(handle.clone()),
             pages: Pages::new(),
-            guard: Guard::new(config, &handle.config().auth.services),
             room: Room::new(BODY_BYTES_MAX, BODY_TIMEOUT, budget_bytes),
+            sign_in_room: session::room(),
             profiler,
             handle,
             router,
@@ -178,61 +248,74 @@ impl Routes {
         self.stats.close();
     }
 
-    /// Answers a request that came in on the address `local`.
-    pub(super) async fn answer<B>(&self, local: IpAddr, request: Request<B>) -> Reply
-    where
-        B: Body<Data = Bytes>,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    {
-        let (head, body) = request.into_parts();
-        match self.dispatch(local, &head, body).await {
-            Ok(reply) => reply,
-            Err(problem) => problem.into_response(),
+    /// A request at its path.
+    pub(super) fn find<'a>(&'a self, head: &'a Parts) -> Asked<'a> {
+        let Ok(found) = self.router.at(head.uri.path()) else {
+            return Asked { head, route: None, id: "" };
+        };
+        let id = found.params.get("id").or_else(|| found.params.get("topic"));
+        Asked { head, route: Some(*found.value), id: id.unwrap_or_default() }
+    }
+
+    /// Whether the path is that of a page, which needs no token.
+    pub(super) fn has_page(&self, head: &Parts) -> bool {
+        self.pages.find(head.uri.path()).is_some()
+    }
+
+    /// Answers a request for a page.
+    pub(super) fn page(&self, head: &Parts) -> Result<Reply, Problem> {
+        let path = head.uri.path();
+        match self.pages.find(path) {
+            Some(page) => page.answer(head),
+            None => Err(Problem::new(Kind::NotFound, format!("there is nothing at {path:?}"))),
         }
     }
 
-    async fn dispatch<B>(&self, local: IpAddr, head: &Parts, body: B) -> Result<Reply, Problem>
+    pub(super) fn shared(&self) -> &SharedState {
+        self.handle.shared()
+    }
+
+    /// Answers an admitted request.
+    pub(super) async fn carry_out<B>(
+        &self,
+        asked: &Asked<'_>,
+        (sender, is_own_host): (&Sender, bool),
+        body: B,
+        published: &Published,
+    ) -> Result<Reply, Problem>
     where
         B: Body<Data = Bytes>,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        self.guard.check_host(head, local)?;
-        if !body::is_chunked_alone(&head.headers) {
-            let detail = "this server knows only the transfer coding chunked, used once";
-            return Err(Problem::new(Kind::UnknownCoding, detail).at_header("Transfer-Encoding"));
-        }
-        if let Some(page) = self.pages.find(head.uri.path()) {
-            return page.answer(head);
-        }
-        let found = self.router.at(head.uri.path()).ok();
-        let route = found.as_ref().map(|found| *found.value);
-        let service = match route.is_some_and(Route::is_open) {
-            true => None,
-            false => self.guard.check_token(&head.headers, route.and_then(Route::right))?,
-        };
-        let (Some(route), Some(found)) = (route, found) else {
+        let Asked { head, id, .. } = *asked;
+        let Some(route) = asked.route else {
             let detail = format!("there is nothing at {:?}", head.uri.path());
             return Err(Problem::new(Kind::NotFound, detail));
         };
         let method = &head.method;
-        if !route.methods().split(", ").any(|known| known == method.as_str()) {
+        if !route.has(method) {
             return Err(Problem::method(route.methods()));
         }
-        let id = found.params.get("id").or_else(|| found.params.get("topic"));
-        let id = id.unwrap_or_default();
         if route == Route::Ready {
-            let is_trusted = self.guard.check_token(&head.headers, None).is_ok();
-            return ready::ready(&self.handle, head.uri.query(), is_trusted);
+            let is_trusted = sender.scopes().contains(&AdminScope::Read);
+            return ready::ready(&self.handle, head.uri.query(), (is_own_host, is_trusted));
         }
         if method == Method::POST {
-            return self.post(route, (service, id), head, body).await;
+            return self.post(route, (sender, id), head, body, published).await;
         }
         if *method == Method::DELETE {
             Query::parse(head.uri.query(), &[])?;
             if route == Route::Drain {
                 return drain::cancel(&self.handle).await;
             }
+            if route == Route::Session {
+                return Ok(session::sign_out(&self.shared().admin_access, sender));
+            }
             return views::close(&self.handle, id).await;
+        }
+        if route == Route::Session {
+            Query::parse(head.uri.query(), &[])?;
+            return Ok(session::look(sender));
         }
         self.look(route, id, head).await
     }
@@ -240,9 +323,10 @@ impl Routes {
     async fn post<B>(
         &self,
         route: Route,
-        (service, id): (Option<&str>, &str),
+        (sender, id): (&Sender, &str),
         head: &Parts,
         body: B,
+        published: &Published,
     ) -> Result<Reply, Problem>
     where
         B: Body<Data = Bytes>,
@@ -257,12 +341,13 @@ impl Routes {
         body::check_json(&head.headers)?;
         if route == Route::Publish {
             body::check_length(&head.headers)?;
-            let owner = service.map_or(KeyOwner::Admin, KeyOwner::Service);
+            let owner = key_owner(sender);
             let key = key_of(&head.headers)?.map(|key| RequestKey::new(owner, key));
             let body = self.read(head, body).await?;
             // The admin API has few connections, and they end when their peers stop reading.
             let reserve = |_| Ok(());
             return publish::publish(&body.bytes, key.as_ref(), reserve, |publication, place| {
+                published.note(publication);
                 let publishing = self.handle.publish(publication);
                 publishing.map(Some).map_err(|error| Problem::publish(error, place))
             })
@@ -297,6 +382,7 @@ impl Routes {
                 | Route::Retention
                 | Route::Cpu
                 | Route::Heap
+                | Route::Audit
         );
         if !is_asked {
             Query::parse(query, &[])?;
@@ -330,9 +416,39 @@ impl Routes {
             Route::OpenApi => {
                 Ok(reply::bytes(StatusCode::OK, "application/json", openapi::document()))
             }
+            Route::Audit => audit::look(&self.handle, query),
             // The check of the head has answered these.
-            Route::Ready | Route::Publish | Route::Revoke => Err(Problem::method(route.methods())),
+            Route::Ready | Route::Publish | Route::Revoke | Route::Session => {
+                Err(Problem::method(route.methods()))
+            }
         }
+    }
+}
+
+impl Asked<'_> {
+    pub(super) fn is_sign_in(&self) -> bool {
+        self.route == Some(Route::Session) && self.head.method == Method::POST
+    }
+
+    pub(super) fn act(&self) -> Act {
+        self.route.map_or(Act::Other, |route| route.act(&self.head.method))
+    }
+
+    /// Nothing more than a token is needed to learn that there is no such path or method.
+    pub(super) fn need(&self) -> Need {
+        let method = &self.head.method;
+        let scope =
+            self.route.filter(|route| route.has(method)).and_then(|route| route.scope(method));
+        Need { scope, right: self.route.and_then(Route::right) }
+    }
+}
+
+/// Whose idempotency keys those of a request are.
+fn key_owner(sender: &Sender) -> KeyOwner<'_> {
+    match sender.caller() {
+        Some(caller) if caller.is_service() => KeyOwner::Service(caller.name()),
+        Some(caller) if !caller.is_admin() => KeyOwner::Token(caller.name()),
+        Some(_) | None => KeyOwner::Admin,
     }
 }
 

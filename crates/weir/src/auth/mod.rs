@@ -7,6 +7,7 @@
 //!          └ not known here: ask ─▶ Bearer
 //! ```
 
+pub(crate) mod admin;
 mod attempts;
 mod claim;
 pub(crate) mod devices;

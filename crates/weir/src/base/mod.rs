@@ -21,4 +21,5 @@ pub(crate) mod proxy;
 pub(crate) mod read_buffer;
 pub(crate) mod slab;
 pub(crate) mod threads;
+pub(crate) mod token_hash;
 pub(crate) mod workers;

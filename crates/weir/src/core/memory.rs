@@ -176,7 +176,9 @@ impl SharedState {
         parts.add("sources", self.admission.sources_footprint());
         parts.add("rates", self.publish_rates.footprint());
         let credentials = self.auth.memory();
-        parts.add("failed_sources", credentials.failures);
+        let mut failures = credentials.failures;
+        failures += self.admin_access.failures_footprint();
+        parts.add("failed_sources", failures);
         parts.add("verified_tokens", credentials.verified);
         parts.add("grants", credentials.grants);
         parts.add("idempotency_keys", self.idempotency.footprint());
@@ -184,6 +186,7 @@ impl SharedState {
         parts.add("ends", self.ends.footprint());
         parts.add("clients", self.clients.footprint());
         parts.add("access_log", self.access_log.footprint());
+        parts.add("audit_log", self.audit.footprint());
         if let Some(tls) = &self.tls {
             let (sessions, handshakes) = tls.memory();
             parts.add("tls_sessions", sessions);

@@ -3,12 +3,14 @@
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use tokio::sync::watch;
 use weir_broker::EventHandler;
-use weir_engine::{Engine, Mailbox, OwnNode};
+use weir_engine::{Engine, Mailbox, Nanos, OwnNode};
 
 use crate::auth::Authenticator;
+use crate::auth::admin::AdminAccess;
 use crate::auth::devices::Devices;
 use crate::base::clock::unix_time;
 use crate::base::config::Config;
@@ -29,6 +31,7 @@ use crate::limits::admission::{Admission, TableLimits};
 use crate::limits::http_ledger::HttpShare;
 use crate::limits::rates::Rates;
 use crate::observe::access::AccessLog;
+use crate::observe::audit::Audit;
 use crate::observe::counters::Counters;
 use crate::observe::readiness::Board;
 use crate::provisioning::activation::Activator;
@@ -45,6 +48,8 @@ pub(crate) struct SharedState {
     pub(crate) node: Option<Arc<ClusterNode>>,
     pub(crate) devices: Arc<Devices>,
     pub(crate) auth: Authenticator,
+    /// The callers of the admin API. A reload replaces them.
+    pub(crate) admin_access: AdminAccess,
     pub(crate) events: Arc<Bus>,
     /// The last ends of connections.
     pub(crate) ends: Ends,
@@ -62,6 +67,7 @@ pub(crate) struct SharedState {
     /// Present if a listener uses TLS.
     pub(crate) tls: Option<tls::Service>,
     pub(crate) access_log: AccessLog,
+    pub(crate) audit: Audit,
     /// By shard: the reports that its dispatcher has not carried out, and credentials that end.
     pub(crate) dispatchers: Box<[SharedFootprint]>,
     pub(crate) heap_at_start: OnceLock<Heap>,
@@ -168,6 +174,7 @@ impl SharedState {
             node,
             devices: Devices::new(limits.connections_per_device_max),
             auth,
+            admin_access: AdminAccess::new(&config.admin, &config.auth.services),
             events: Arc::default(),
             ends: Ends::default(),
             clients: Arc::default(),
@@ -184,6 +191,7 @@ impl SharedState {
             formats: SharedFormats::default(),
             tls,
             access_log,
+            audit: Audit::default(),
             dispatchers: (0..shards).map(|_| SharedFootprint::default()).collect(),
             heap_at_start: OnceLock::new(),
             diagnostics,
@@ -237,6 +245,14 @@ impl SharedState {
             Some(cluster) => cluster.follow(topics).await,
             None => Ok(()),
         }
+    }
+
+    /// Forgets idempotency keys that are too old, ended sessions of the admin API, and forgiven
+    /// failures to sign in. Enters in the audit log what was only counted. Call it each second.
+    pub(crate) fn sweep(&self) {
+        self.idempotency.sweep();
+        self.admin_access.sweep();
+        self.audit.settle(Duration::from_nanos(Nanos::now().0));
     }
 
     pub(crate) fn is_ready(&self) -> bool {

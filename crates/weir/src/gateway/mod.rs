@@ -534,11 +534,10 @@ async fn launch(
         listeners.spawn_on(listener::run(Arc::clone(&shared), listener, door), &runtime);
     }
     let admin = admin.map(|(_, listener)| {
-        let config = shared.config().admin.clone();
         let handle = handle.clone();
         let (stop, stopped) = oneshot::channel();
         let stopped = async { stopped.await.unwrap_or_default() };
-        (stop, tokio::spawn(admin::serve(listener, handle, (config, profiler), stopped)))
+        (stop, tokio::spawn(admin::serve(listener, handle, profiler, stopped)))
     });
     shared.readiness.set_listening();
     let started = Box::new(started);
@@ -584,12 +583,12 @@ fn serve(shared: &Arc<SharedState>, spoken: Spoken, edge: Option<&Arc<Edge>>) ->
     }
 }
 
-/// Removes retained messages and idempotency keys that are too old.
+/// Removes retained messages that are too old, and what else ends with time.
 async fn sweep_rings(shared: Arc<SharedState>) {
     loop {
         sleep(SWEEP_INTERVAL).await;
         shared.router.sweep_rings().await;
-        shared.idempotency.sweep();
+        shared.sweep();
     }
 }
 

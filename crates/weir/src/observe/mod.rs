@@ -1,6 +1,8 @@
-//! The gateway's reports about itself: counters, readiness, the access log.
+//! The gateway's reports about itself: counters, readiness, the access log, the
+//! audit log.
 
 pub(crate) mod access;
+pub(crate) mod audit;
 pub(crate) mod counters;
 pub(crate) mod mappings;
 pub(crate) mod readiness;

@@ -201,7 +201,7 @@ fn a_default_that_no_longer_fits_is_said_with_the_place_of_what_it_depends_on() 
         ),
         (
             "[listen]\nadmin = \"0.0.0.0:7090\"\n",
-            "f.toml:2:9: admin.token = \"\": allowed is a token, since listen.admin = 0.0.0.0:7090",
+            "f.toml:2:9: admin.token = \"\": allowed is a token, here or in [[admin.tokens]], since listen.admin = 0.0.0.0:7090",
         ),
         ("[connection]\nheartbeat_min = \"2m\"\n", "f.toml:2:17: connection.heartbeat = 60s: "),
         ("[connection]\nheartbeat_max = \"30s\"\n", "f.toml:2:17: connection.heartbeat = 60s: "),
@@ -432,6 +432,8 @@ fn the_example_loads_as_it_is_and_with_every_key_uncommented() {
     settings.gateway.topic_classes.clear();
     assert_eq!(settings.gateway.tls.certificates.len(), 1);
     settings.gateway.tls.certificates.clear();
+    assert_eq!(settings.gateway.admin.tokens.len(), 1);
+    settings.gateway.admin.tokens.clear();
     assert_eq!(settings, Settings::default());
 }
 

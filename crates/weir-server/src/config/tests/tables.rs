@@ -407,6 +407,11 @@ fn a_rule_that_a_table_breaks_is_said_with_its_place() {
             "[admin]\ntoken = \"5171\"\n[[auth.services]]\ntoken = \"5171\"\nname = \"n\"\nmay = [\"events\"]\n",
             "f.toml:4:9: auth.services[0].token = (hidden): allowed is a token of its own: admin.token has the same one",
         ),
+        (
+            "[[admin.tokens]]\nname = \"n\"\nhash = \"5171\"\nmay = [\"read\"]\n",
+            "f.toml:3:8: admin.tokens[0].hash = (hidden): allowed is sha256: and the 64 hexadecimal digits of the token's \
+             SHA-256, as `weir token` prints it",
+        ),
     ]);
 }
 

@@ -3,6 +3,7 @@
 //! Only one collector is registered: the cells stay with the threads that write them. The encoder
 //! adds `_total` and the unit to the end of a name.
 
+mod audit;
 mod auth;
 mod cluster;
 mod connections;
@@ -86,6 +87,7 @@ impl Collector for Gateway {
         self.descriptors(&mut families)?;
         self.front(&mut families)?;
         self.auth(&mut families)?;
+        self.audit(&mut families)?;
         self.cluster(&mut families)?;
         self.events(&mut families)?;
         self.traffic(&mut families)?;

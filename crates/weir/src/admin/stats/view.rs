@@ -250,7 +250,7 @@ impl StatsView {
             version: env!("CARGO_PKG_VERSION"),
             node: OwnNodeView {
                 number: shared.node.as_ref().map_or(0, |node| node.number()),
-                name: handle.config().cluster.node(),
+                name: handle.shared().config().cluster.node(),
             },
             uptime_ms: millis(shared.admission.uptime()),
             ready: readiness.is_ready_without(&[]),
@@ -309,7 +309,7 @@ impl ConnectionFiguresView {
                 .map(|dialect| (dialect.name(), front.http.connections(dialect) as u64))
                 .collect(),
             stalled: gateway.sum(|shard| &shard.stalled),
-            settled_max: handle.config().limits.connections_max as u64,
+            settled_max: handle.shared().config().limits.connections_max as u64,
             devices: gauges.devices as u64,
             topics: gauges.topics as u64,
             memberships: gateway.sum(|shard| &shard.memberships),

@@ -109,5 +109,11 @@ async fn what_has_begun_is_carried_out_to_its_end() {
         store.gate.add_permits(1);
         assert_eq!(connected.goodbye().await, "revoked");
     }
+    // The audit log tells of both, although nobody was there to be answered.
+    let audit = check(&server, "GET /v1/audit", "", 200, &[]).await.json();
+    let entries = audit["entries"].as_array().unwrap();
+    let shown = entries.iter().map(|entry| (entry["act"].clone(), entry["outcome"].clone()));
+    let expected = ["import", "revoke"].map(|act| (json!(act), json!("broken_off")));
+    assert_eq!(shown.collect::<Vec<_>>(), expected);
     server.stop().await;
 }

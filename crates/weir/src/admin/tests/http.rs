@@ -146,6 +146,19 @@ impl Kept {
         self.stream.write_all(bytes.as_bytes()).await.unwrap();
     }
 
+    /// Reads until this text has come.
+    pub(super) async fn hear(&mut self, text: &str) {
+        let mut heard = Vec::new();
+        while !String::from_utf8_lossy(&heard).contains(text) {
+            assert_ne!(self.stream.read_buf(&mut heard).await.unwrap(), 0, "{heard:?}");
+        }
+    }
+
+    /// Reads to the end of a connection that breaks off.
+    pub(super) async fn hear_end(&mut self) {
+        let _ = self.stream.read_to_end(&mut Vec::new()).await;
+    }
+
     /// Reads one answer, which has a length.
     pub(super) async fn read(&mut self) -> Answer {
         let mut answer = Vec::new();

@@ -1,5 +1,6 @@
 //! The admin API from outside: a running gateway, real sockets, requests as text.
 
+mod access;
 mod broken_off;
 mod cluster;
 mod debug;
@@ -80,6 +81,19 @@ async fn every_path_answers_and_nothing_else_does() {
         ("GET /v1/debug/heap", 404, "this program makes no profiles"),
         ("GET /v1/debug/heap?format=svg", 400, r#""field":"format""#),
         ("GET /healthz?x=1", 400, "this path takes none"),
+        (
+            "GET /v1/session",
+            200,
+            r#"{"name":"anyone","may":["read","publish","operate","devices"],"expires_at_ms":null}"#,
+        ),
+        ("GET /v1/session?x=1", 400, "this path takes none"),
+        ("DELETE /v1/session", 204, ""),
+        (
+            "GET /v1/audit?limit=1",
+            200,
+            r#""act":"sign_out","what":"DELETE /v1/session","outcome":"done""#,
+        ),
+        ("GET /v1/audit?limit=0", 400, "from 1 to 1000"),
     ] {
         check(&server, request, "", status, &[says]).await;
     }
@@ -97,6 +111,13 @@ async fn the_description_names_every_path_and_method() {
     }
     known.sort_unstable();
     assert_eq!(openapi::operations(&super::openapi::document()), known);
+    for (path, route) in super::routes::Route::ALL {
+        for method in route.methods().split(", ").filter(|method| *method != "HEAD") {
+            let scope = route.scope(&method.parse().unwrap()).map(|scope| scope.name().to_owned());
+            let described = openapi::scopes(&super::openapi::document(), method, path);
+            assert_eq!(described, Vec::from_iter(scope), "{method} {path}");
+        }
+    }
     let server = Server::start(Config::default()).await;
     let document = check(&server, "GET /openapi.json", "", 200, &[]).await.json();
     assert_eq!(document["openapi"], "3.1.0");
@@ -170,8 +191,21 @@ async fn strangers_and_web_pages_are_refused() {
         ("GET /v1/topics\nAuthorization: Basic s3cret".to_owned(), 401, "not the one"),
         ("GET /nowhere".to_owned(), 401, "unauthorized"),
         (post("/v1/publish"), 401, "unauthorized"),
-        ("GET /healthz\nHost: evil.example".to_owned(), 421, "evil.example"),
-        ("GET /readyz\nHost: evil.example".to_owned(), 421, r#""field":"Host""#),
+        ("GET /healthz\nHost: evil.example".to_owned(), 200, "ok"),
+        ("GET /readyz\nHost: evil.example".to_owned(), 200, r#"{"ready":true,"parts":[]}"#),
+        ("GET /readyz\nHost: 10.9.9.9:7090".to_owned(), 200, r#""parts":[{"part":"listeners""#),
+        ("GET /metrics\nHost: evil.example".to_owned(), 421, r#""field":"Host""#),
+        (
+            "GET /readyz\nHost: evil.example\nOrigin: http://evil.example".to_owned(),
+            421,
+            "evil.example",
+        ),
+        (
+            "GET /healthz\nHost: evil.example\nSec-Fetch-Site: same-origin".to_owned(),
+            421,
+            "evil.example",
+        ),
+        ("GET /healthz\nOrigin: http://evil.example".to_owned(), 403, "foreign-origin"),
         (format!("GET /v1/topics\n{token}\nHost: evil.example"), 421, "admin.hosts"),
         ("GET /healthz\nHost: localhost\nHost: localhost".to_owned(), 400, "exactly one Host"),
         ("GET http://evil.example/healthz".to_owned(), 400, "different hosts"),

@@ -21,7 +21,7 @@ crate::config_table! {
         /// Addresses for datagrams. `[]`: none. An address beyond loopback needs `udp.cleartext`.
         udp: Vec<SocketAddr> = vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 7070))];
         /// Address of the admin API. Use one that only backends and operators can reach. Beyond
-        /// loopback it needs `admin.token`.
+        /// loopback it needs `admin.token` or `[[admin.tokens]]`.
         admin: Option<SocketAddr> = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 7090))),
             allowed("or \"\" for none");
         /// Networks of the proxies in front. A connection from them must begin with a PROXY header,

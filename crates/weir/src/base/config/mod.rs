@@ -3,6 +3,7 @@
 
 mod access_log;
 mod activation;
+mod admin;
 mod auth;
 mod classes;
 mod cluster;
@@ -21,6 +22,8 @@ use std::time::Duration;
 use self::keys::{DAY, time};
 pub use access_log::{AccessLogConfig, AccessLogFormat};
 pub use activation::ActivationConfig;
+pub(crate) use admin::{ADMIN_NAME_CHARS_MAX, ADMIN_NAMES_TAKEN};
+pub use admin::{AdminConfig, AdminScope, AdminTokenConfig};
 pub use auth::{AuthConfig, Right, ServiceConfig, TokenConfig};
 pub use classes::{Actor, TopicClass};
 pub use cluster::{ClusterConfig, RedisUrls, Scope};
@@ -79,25 +82,6 @@ crate::config_table! {
         topic_classes: Vec<TopicClass>, range(0..=CLASSES_MAX), unit("classes"),
             reason(": a new topic's name is compared with them all"),
             allowed("at most {CLASSES_MAX}, each with a pattern of its own");
-    }
-}
-
-crate::config_table! {
-    /// Section `[admin]`.
-    pub struct AdminConfig {
-        /// Bearer token of the admin API. Empty: none is needed.
-        token: String, secret(),
-            allowed(
-                "at most {TOKEN_BYTES_MAX} bytes; not empty if listen.admin is not on loopback"
-            );
-        /// Host names that requests to the admin API may have, beside the listen address and the
-        /// names of loopback. Other names are refused: a web page could reach the admin API through
-        /// a host name of its own.
-        hosts: Vec<String>, range(0..=HOSTS_MAX), unit("names"), reason(HOSTS_REASON);
-        /// Whether `GET /v1/debug/heap` can tell which calls have allocated the memory in use. The
-        /// program then starts itself once more with `MALLOC_CONF=prof:true,lg_prof_sample:19`.
-        /// About one allocation in 512 KiB is sampled.
-        heap_profile: bool;
     }
 }
 

@@ -21,6 +21,8 @@ pub(crate) struct RequestKey {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum KeyOwner<'a> {
     Admin,
+    /// One of `[[admin.tokens]]`.
+    Token(&'a str),
     Service(&'a str),
     Device(&'a str),
     Source(Option<IpAddr>),
@@ -30,6 +32,7 @@ impl RequestKey {
     pub(crate) fn new(owner: KeyOwner<'_>, key: &str) -> RequestKey {
         let owner = match owner {
             KeyOwner::Admin => "admin".to_owned(),
+            KeyOwner::Token(name) => format!("token {name}"),
             KeyOwner::Service(name) => format!("service {name}"),
             KeyOwner::Device(id) => format!("device {id}"),
             KeyOwner::Source(peer) => format!("source {:?}", peer.map(Source::of)),
@@ -121,6 +124,7 @@ mod tests {
         let peer = Some(IpAddr::from([192, 0, 2, 1]));
         let owners = [
             KeyOwner::Admin,
+            KeyOwner::Token("a"),
             KeyOwner::Service("a"),
             KeyOwner::Device("a"),
             KeyOwner::Device("b"),

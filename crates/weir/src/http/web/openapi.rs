@@ -10,7 +10,9 @@ use utoipa::openapi::request_body::RequestBodyBuilder;
 use utoipa::openapi::schema::{
     ComponentsBuilder, Object, ObjectBuilder, OneOfBuilder, Schema, Type,
 };
-use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
+use utoipa::openapi::security::{
+    ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme,
+};
 use utoipa::openapi::{
     ContentBuilder, HeaderBuilder, HttpMethod, InfoBuilder, LicenseBuilder, OpenApiBuilder, Paths,
     Ref, RefOr, Required, ResponseBuilder, ServerBuilder,
@@ -23,6 +25,8 @@ use super::problem::{Document, Kind};
 pub(crate) struct Description {
     paths: Paths,
     schemas: Schemas,
+    /// The cookie that may stand for the token, if there is one.
+    cookie: Option<&'static str>,
 }
 
 /// One method of one path.
@@ -58,13 +62,22 @@ impl Description {
         self
     }
 
+    /// Names the cookie of the operations that are [`Operation::in_session`].
+    pub(crate) fn cookie(self, name: &'static str) -> Self {
+        Self { cookie: Some(name), ..self }
+    }
+
     /// The document as it is served.
     pub(crate) fn write(mut self, title: &str, description: &str) -> Bytes {
         add::<Document<'_>>(&mut self.schemas);
         let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer);
-        let components = ComponentsBuilder::new()
+        let mut components = ComponentsBuilder::new()
             .schemas_from_iter(self.schemas)
             .security_scheme(TOKEN, SecurityScheme::Http(bearer.build()));
+        if let Some(cookie) = self.cookie {
+            let cookie = SecurityScheme::ApiKey(ApiKey::Cookie(ApiKeyValue::new(cookie)));
+            components = components.security_scheme(SESSION, cookie);
+        }
         let license = LicenseBuilder::new().name(LICENSE).identifier(Some(LICENSE)).build();
         let info = InfoBuilder::new()
             .title(title)
@@ -90,6 +103,17 @@ impl Operation {
             .summary(Some(summary))
             .security(SecurityRequirement::default())
             .security(SecurityRequirement::new(TOKEN, Vec::<String>::new()));
+        Self { builder, schemas: Vec::new(), refusals: Vec::new() }
+    }
+
+    /// An operation that needs a token with these scopes, or a session of one.
+    pub(crate) fn in_session(id: &str, summary: &str, scopes: &[&str]) -> Self {
+        let builder = OperationBuilder::new()
+            .operation_id(Some(id))
+            .summary(Some(summary))
+            .security(SecurityRequirement::default())
+            .security(SecurityRequirement::new(TOKEN, scopes.iter().copied()))
+            .security(SecurityRequirement::new(SESSION, scopes.iter().copied()));
         Self { builder, schemas: Vec::new(), refusals: Vec::new() }
     }
 
@@ -306,6 +330,7 @@ pub(crate) const IDEMPOTENCY_KEY: &str = "A message that is sent again within fi
                                           with the same key, is not published again: the answer is that of the first. \
                                           Visible ASCII.";
 const TOKEN: &str = "token";
+const SESSION: &str = "session";
 const LICENSE: &str = env!("CARGO_PKG_LICENSE");
 /// The problems that any body may cause.
 const CODED: [Kind; 2] = [Kind::UnsupportedMediaType, Kind::UnknownCoding];
@@ -346,6 +371,16 @@ pub(crate) mod tests {
         }
         operations.sort_unstable();
         operations
+    }
+
+    /// The scopes of a token that the operation needs.
+    pub(crate) fn scopes(document: &[u8], method: &str, path: &str) -> Vec<String> {
+        let document: Value = serde_json::from_slice(document).unwrap();
+        let security = &document["paths"][path][method.to_lowercase()]["security"];
+        let mut ways = security.as_array().unwrap().iter();
+        let scopes = ways.find_map(|way| way.get(super::TOKEN)).and_then(Value::as_array);
+        let words = scopes.into_iter().flatten().filter_map(Value::as_str);
+        words.map(str::to_owned).collect()
     }
 
     fn fits(template: &str, path: &str) -> bool {

@@ -1,6 +1,7 @@
 //! The rules between keys, and the reason for each.
 
 mod activation;
+mod admin;
 mod auth;
 mod classes;
 mod cluster;
@@ -82,30 +83,6 @@ impl Config {
             }
         }
         Ok(())
-    }
-
-    fn check_admin(&self) -> Result<(), ConfigError> {
-        if self.admin.token.len() > TOKEN_BYTES_MAX {
-            let value = format!("({} bytes)", self.admin.token.len());
-            return Err(error("admin.token", value, format!("at most {TOKEN_BYTES_MAX} bytes")));
-        }
-        // Requests lose the spaces around a token, and no client sends other bytes, so such a token
-        // would never match.
-        if !self.admin.token.bytes().all(|byte| byte.is_ascii_graphic()) {
-            let allowed = "printable ASCII without spaces, because it is sent in a header";
-            return Err(error("admin.token", "(hidden)", allowed));
-        }
-        check_hosts("admin.hosts", &self.admin.hosts)?;
-        match self.listen.admin {
-            Some(addr) if !addr.ip().is_loopback() && self.admin.token.is_empty() => {
-                let allowed = format!(
-                    "a token, since listen.admin = {addr} is not on loopback: anyone who reaches it could publish"
-                );
-                let depends_on = &["listen.admin"];
-                Err(ConfigError { depends_on, ..error("admin.token", "\"\"", allowed) })
-            }
-            Some(_) | None => Ok(()),
-        }
     }
 
     fn check_threads(&self, processors: usize) -> Result<(), ConfigError> {

@@ -377,6 +377,7 @@ fn a_budget_that_the_machine_decides_is_enough() {
     assert!(error.allowed.contains("connection.high_watermark_bytes"), "{error}");
 }
 
+mod admin;
 mod auth;
 mod cluster;
 mod http;
