@@ -1,5 +1,6 @@
 //! The commands that the gateway sends to a shard, and the reports that a shard sends back.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,6 +9,7 @@ use weir_wire::CloseReason;
 
 use crate::id::{ConnId, DeviceRef, Origin, PeerAddr, Priority, TopicId, Transport};
 use crate::message::{Item, Message};
+use crate::settings::ShardSettings;
 use crate::survey::Survey;
 use crate::tls::Session;
 
@@ -68,6 +70,8 @@ pub enum Command<S> {
     /// End the drain with this number, and those with smaller ones: the shard closes no further
     /// connection, and keeps what it adopts. The answer is [`Report::Drained`].
     EndDrain(u32),
+    /// Look at connections, after the earlier commands of this queue.
+    Inspect(Inspect),
 }
 
 /// An order to close connections, spread evenly over time. [`Report::Drained`] follows when it is
@@ -114,7 +118,8 @@ impl<S> Command<S> {
             | Command::Evict(..)
             | Command::Retire(_)
             | Command::Drain(_)
-            | Command::EndDrain(_) => CreditKind::Control,
+            | Command::EndDrain(_)
+            | Command::Inspect(_) => CreditKind::Control,
         }
     }
 }
@@ -244,6 +249,8 @@ pub enum Urgent {
     Inspect(Inspect),
     /// Tell where memory is.
     Survey(Survey),
+    /// Use the limits, rates and times of these settings from now on. See [`ShardSettings::with_limits`].
+    Limit(Box<ShardSettings>),
     /// End the thread. The shard closes the remaining connections without a reason.
     Stop,
 }
@@ -256,6 +263,12 @@ pub struct Inspect {
     /// [`Mailbox::deliver_answers`](crate::Mailbox::deliver_answers) if the shard has descriptors
     /// of its own.
     pub reply: Box<dyn FnOnce(InspectPage) + Send>,
+}
+
+impl fmt::Debug for Inspect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inspect").field("what", &self.what).finish_non_exhaustive()
+    }
 }
 
 /// Which connections to look at.

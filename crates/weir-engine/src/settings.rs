@@ -1,4 +1,4 @@
-//! The settings of a shard. Except for the node's number, they never change while it runs.
+//! The settings of a shard. Its limits, rates and times can change while it runs.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::id::OwnNode;
 /// Limits and time-outs of a shard. The gateway checks the values; see docs/configuration.md for their reasons.
 #[derive(Debug, Clone)]
 pub struct ShardSettings {
-    /// The number of this node in its cluster. It is the one setting that can change.
+    /// The number of this node in its cluster. It changes by itself.
     pub node: OwnNode,
     /// Whether each shard has a descriptor table of its own, and sockets come to it through a
     /// passage. Then the limit on open files counts for each shard alone.
@@ -53,6 +53,27 @@ pub struct ShardSettings {
     pub control_capacity: usize,
     /// Requests that the reserved queue may hold.
     pub reserved_capacity: usize,
+}
+
+impl ShardSettings {
+    /// The same settings with the limits, rates and times of `other`: those of connections, topics,
+    /// watermarks, conflation, publishes, frames, stalls and begun frames.
+    pub fn with_limits(self, other: &ShardSettings) -> ShardSettings {
+        ShardSettings {
+            connections_max: other.connections_max,
+            topics_per_connection_max: other.topics_per_connection_max,
+            low_watermark_bytes: other.low_watermark_bytes,
+            high_watermark_bytes: other.high_watermark_bytes,
+            conflation_keys_max: other.conflation_keys_max,
+            publishes_per_second: other.publishes_per_second,
+            publish_burst: other.publish_burst,
+            frames_per_second: other.frames_per_second,
+            frame_burst: other.frame_burst,
+            stall_timeout: other.stall_timeout,
+            frame_timeout: other.frame_timeout,
+            ..self
+        }
+    }
 }
 
 impl Default for ShardSettings {

@@ -252,6 +252,11 @@ impl<S> Table<S> {
         }
     }
 
+    /// Changes the limit. Entries beyond a lower one stay.
+    pub(crate) fn limit(&mut self, entries_max: usize) {
+        self.entries_max = entries_max;
+    }
+
     /// Whether an entry in use has a connection of this priority, open or closed.
     pub(crate) fn has(&self, priority: Priority) -> bool {
         self.by_priority[priority.index()] > 0

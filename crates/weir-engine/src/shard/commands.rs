@@ -41,6 +41,7 @@ impl<N: Net, F: Front> Shard<N, F> {
                 }
                 Urgent::Inspect(inspect) => self.inspect(inspect),
                 Urgent::Survey(survey) => self.survey(survey),
+                Urgent::Limit(settings) => self.limit(&settings),
                 Urgent::Stop => self.stopped = true,
             }
         }
@@ -96,6 +97,7 @@ impl<N: Net, F: Front> Shard<N, F> {
                 self.end_drain(number);
                 return self.report(Report::Drained { number }, true);
             }
+            Command::Inspect(inspect) => self.inspect(inspect),
         }
         self.inbox.return_credit(kind);
     }
@@ -235,6 +237,8 @@ fn weight_of<S>(command: &Command<S>) -> usize {
         | Command::Retire(_)
         | Command::Drain(_)
         | Command::EndDrain(_) => 1,
+        // It looks at as many connections as a fan-out does in a turn.
+        Command::Inspect(_) => COMMANDS_BESIDE_HIGH,
     }
 }
 

@@ -58,7 +58,7 @@ use crate::pool::Pool;
 use crate::settings::ShardSettings;
 use crate::slot::Slot;
 use crate::stats::ShardStats;
-use crate::table::{Ending, Table};
+use crate::table::{Ending, State, Table};
 use crate::time::{Nanos, TICK, Tick, ticks};
 use crate::topics::Topics;
 use crate::wheel::Wheel;
@@ -199,6 +199,18 @@ const RECV_BYTES: usize = 64 * 1024;
 /// While the front has no room, the shard tries again this often.
 const RETRY: Duration = Duration::from_millis(5);
 
+impl Limits {
+    fn of(settings: &ShardSettings) -> Limits {
+        Limits {
+            stall: ticks(settings.stall_timeout),
+            frame: ticks(settings.frame_timeout),
+            linger: ticks(settings.linger_timeout),
+            publish: Rate::of_publishes(settings),
+            frames: Rate::of_frames(settings),
+        }
+    }
+}
+
 impl<N: Net, F: Front> Shard<N, F> {
     /// A shard without connections.
     pub(crate) fn new(
@@ -211,13 +223,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         stats: Arc<ShardStats>,
     ) -> Self {
         let started = net.now();
-        let limits = Limits {
-            stall: ticks(settings.stall_timeout),
-            frame: ticks(settings.frame_timeout),
-            linger: ticks(settings.linger_timeout),
-            publish: Rate::of_publishes(&settings),
-            frames: Rate::of_frames(&settings),
-        };
+        let limits = Limits::of(&settings);
         Self {
             index,
             net,
@@ -265,6 +271,25 @@ impl<N: Net, F: Front> Shard<N, F> {
             seeded_bug: None,
             #[cfg(any(test, feature = "sim"))]
             audit: check::Audit::default(),
+        }
+    }
+
+    /// Uses the limits of these settings from now on. No connection ends because of that. A deadline
+    /// that runs already stays as it is.
+    ///
+    /// Cost: if a rate changes, one look at each connection, which begins with full buckets again.
+    fn limit(&mut self, settings: &ShardSettings) {
+        let before = [self.limits.publish, self.limits.frames];
+        self.settings = self.settings.clone().with_limits(settings);
+        self.limits = Limits::of(&self.settings);
+        self.table.limit(self.settings.connections_max);
+        if before != [self.limits.publish, self.limits.frames] {
+            // What a connection owes is counted in intervals of its rate.
+            for slot in Slot::all(0..self.table.slots()) {
+                if self.table[slot].state == State::Open {
+                    self.fill_buckets(slot);
+                }
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weir_engine::ShardSettings;
+use weir_engine::{Command, Inspect, InspectWhat, ShardSettings, TopicId, Urgent};
 use weir_wire::hot::{Payload, Publish};
 
 use crate::stage::{Device, Stage};
@@ -295,4 +295,56 @@ fn bytes_one_by_one_are_read_more_slowly() {
         }
         assert_eq!(stage.shard.stats().reads_rate_limited.get() > 0, is_paused, "{bytes}");
     }
+}
+
+/// A connection that is there has the new rate at once, and a full burst: what it owed counted by the old one.
+///
+/// Fails when a debt is read by another rate (`fill_buckets` in `limit`), or when lower limits close what is there.
+#[test]
+fn a_rate_changes_for_those_who_are_there() {
+    let mut stage = stage();
+    let [device, other] = [stage.join(), stage.join()];
+    stage.publish_from(device, 1..=5);
+    stage.settle();
+    assert_eq!((received(&mut stage), stage.heard(device).len()), (3, 2));
+    let limit = |publishes_per_second, publish_burst| {
+        let connections_max = 1;
+        let settings = ShardSettings {
+            publishes_per_second,
+            publish_burst,
+            connections_max,
+            ..ShardSettings::default()
+        };
+        Urgent::Limit(Box::new(settings))
+    };
+    for (rate, burst, passed) in [(1, 2, 2), (1_000_000, 4, 4), (0, 1, 6), (10, 1, 1)] {
+        stage.shard.push_urgent(limit(rate, burst));
+        stage.settle();
+        for device in [device, other] {
+            stage.publish_from(device, 1..=passed);
+            stage.settle();
+            assert_eq!(received(&mut stage), passed as usize, "{rate} a second");
+            assert_eq!(stage.heard(device), Vec::<String>::new());
+        }
+    }
+    assert_eq!(stage.shard.stats().connections.get(), 2, "a lower limit closes nobody");
+    let (_, ticket) = stage.offer(b"");
+    stage.settle();
+    let refused = format!("refused {ticket}");
+    assert!(stage.reported().iter().any(|report| report.starts_with(&refused)));
+}
+
+/// Fails when the look overtakes the commands before it.
+#[test]
+fn a_look_in_the_queue_sees_what_was_asked_before() {
+    let mut stage = Stage::new();
+    let device = stage.join();
+    let (sender, page) = std::sync::mpsc::sync_channel(1);
+    let reply = Box::new(move |page| sender.send(page).expect("somebody waits for the page"));
+    stage.subscribe(device, 7, "subscribed");
+    let what = InspectWhat::All { cursor: 0, limit: 10 };
+    stage.shard.push(Command::Inspect(Inspect { what, reply }));
+    stage.settle();
+    assert_eq!(page.recv().expect("a page comes").connections[0].topics, [TopicId(7)]);
+    assert_eq!(stage.shard.mailbox().depth(), 0, "the credit is back");
 }

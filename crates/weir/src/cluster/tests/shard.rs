@@ -82,7 +82,8 @@ impl Shard {
             | Command::Evict(..)
             | Command::Welcome(..)
             | Command::Drain(_)
-            | Command::EndDrain(_)) => panic!("the router does not push {other:?}"),
+            | Command::EndDrain(_)
+            | Command::Inspect(_)) => panic!("the router does not push {other:?}"),
         }
         self.mailbox.return_credit(kind);
         true

@@ -84,7 +84,8 @@ fn answer(router: &Router, shard: &mut Shard, mut between: impl FnMut(u64)) -> A
             | Command::Evict(..)
             | Command::Retire(_)
             | Command::Drain(_)
-            | Command::EndDrain(_)) => panic!("not expected: {other:?}"),
+            | Command::EndDrain(_)
+            | Command::Inspect(_)) => panic!("not expected: {other:?}"),
         }
     }
 }
