@@ -1,6 +1,8 @@
 // The dashboard in a real browser: each action is clicked through, and its effect is looked at.
 
 import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
+import { createHash } from 'node:crypto';
 import { once } from 'node:events';
 import { rmSync } from 'node:fs';
 import { join } from 'node:path';
@@ -276,6 +278,39 @@ test('nothing is shown without a token', { timeout: 60_000 }, async (t) => {
     await page.getByRole('button', { name: 'Sign out' }).click();
     await page.getByRole('heading', { name: 'Sign in' }).waitFor();
   }
+  visit.judge();
+});
+
+test('what the caller may not do cannot be pressed', { timeout: 60_000 }, async (t) => {
+  const reference = execFileSync(process.env.E2E_PROGRAM, ['config', 'reference', '--toml'], { encoding: 'utf8' });
+  if (!reference.includes('admin.tokens')) {
+    t.skip('this program has no admin.tokens');
+    return;
+  }
+  const hash = createHash('sha256').update(TOKEN).digest('hex');
+  const token = `[[admin.tokens]]\nname = "viewer"\nhash = "sha256:${hash}"\nmay = ["read"]\n`;
+  const gateway = await Gateway.start(t, `\n${token}`);
+  await gateway.connect('phone-1', 'phone-1.log', 'news');
+  const visit = await Visit.begin(t, gateway.admin);
+  visit.expect(/401|403.*\/v1\/audit/);
+  await visit.open();
+  const { page } = visit;
+  await page.getByLabel('Token').fill(TOKEN);
+  await page.getByRole('button', { name: 'Sign in' }).click();
+  await until(async () => (await headline(page)) === 'All parts work', 'it does not sign in');
+  assert.equal(await page.locator('#caller').textContent(), 'viewer');
+  for (const [hash, button, scope] of [
+    ['#/push', 'Check and send …', 'publish'],
+    ['#/node', 'Drain …', 'operate'],
+    ['#/look-up?device=phone-1', 'Revoke …', 'devices'],
+    ['#/look-up?device=phone-1', 'Close', 'operate'],
+  ]) {
+    await visit.open(hash);
+    assert.equal(await page.getByRole('button', { name: button, exact: true }).isDisabled(), true, button);
+    await page.getByText(`needs the scope “${scope}”, which “viewer” lacks`).first().waitFor();
+  }
+  await visit.audit('without scopes');
+  await visit.pictures('without-scopes');
   visit.judge();
 });
 

@@ -113,8 +113,8 @@ const COLUMNS = [
       client ? h('span', { class: 'sub' }, client) : '',
     ],
   },
-  { title: 'from', of: ({ peer }) => peer ?? '–' },
-  { title: 'connection', of: ({ connection }) => h('code', {}, connection) },
+  { title: 'from', of: ({ peer, source }) => peer ?? source ?? '–' },
+  { title: 'connection', of: ({ connection }) => (connection === null ? '–' : h('code', {}, connection)) },
 ];
 
 const SHOWN = 200;
