@@ -135,6 +135,9 @@ export class OwnNode {
   }
 
   async #listActs() {
+    if (!this.#may) {
+      return;
+    }
     try {
       const { entries } = await get('/v1/audit?limit=50');
       this.#acts.replaceChildren(
@@ -146,7 +149,7 @@ export class OwnNode {
         ),
       );
     } catch {
-      // This gateway does not tell them, or the caller may not see them.
+      // This gateway does not tell them.
       this.#acts.replaceChildren();
     }
   }
