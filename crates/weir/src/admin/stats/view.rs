@@ -250,7 +250,7 @@ impl StatsView {
             version: env!("CARGO_PKG_VERSION"),
             node: OwnNodeView {
                 number: shared.node.as_ref().map_or(0, |node| node.number()),
-                name: handle.shared().config().cluster.node(),
+                name: shared.config().cluster.node(),
             },
             uptime_ms: millis(shared.admission.uptime()),
             ready: readiness.is_ready_without(&[]),

@@ -110,6 +110,8 @@ at('sign-in-form').onsubmit = async (event) => {
 };
 
 at('sign-out').onclick = async () => {
+  // The gateway ends the streams of a session that ends.
+  feed.stop();
   await remove('/v1/session').catch(() => {});
   signIn();
 };
