@@ -15,6 +15,7 @@ mod tls;
 mod topics;
 mod udp;
 
+pub use crate::admin::AdminPage;
 pub use crate::base::diagnostics::{AllocatorStats, Diagnostics};
 pub use crate::base::memory::{Explained, MemoryPart, MemoryReport, Retainer};
 pub use crate::base::model::{

@@ -43,16 +43,12 @@ where
         who: Sender::Nobody,
         outcome: None,
     };
-    match admit(routes, ends, &asked) {
+    let page = routes.page(&head);
+    match admit(routes, ends, &asked, page.is_some()) {
         Err(Refused { outcome, who, problem }) => {
             note.outcome = Some(outcome);
             note.who = who.map_or(Sender::Nobody, Sender::Token);
             problem.into_response()
-        }
-        Ok(_) if routes.has_page(&head) => {
-            let reply = routes.page(&head).unwrap_or_else(Problem::into_response);
-            note.outcome = audit::outcome(asked.act(), false, reply.status());
-            reply
         }
         Ok((sender, _)) if asked.is_sign_in() => {
             let (access, room) = (&routes.shared().admin_access, &routes.sign_in_room);
@@ -63,6 +59,11 @@ where
             answer.unwrap_or_else(Problem::into_response)
         }
         Ok((sender, is_own_host)) => {
+            if let Some(page) = page {
+                let reply = page.unwrap_or_else(Problem::into_response);
+                note.outcome = audit::outcome(asked.act(), false, reply.status());
+                return reply;
+            }
             note.who = sender;
             note.outcome = audit::is_change(asked.act()).then_some(ActOutcome::BrokenOff);
             let answered = routes.carry_out(&asked, (&note.who, is_own_host), body, &published);
@@ -106,7 +107,12 @@ pub(super) fn note_malformed(routes: &Routes, peer: IpAddr, is_too_long: bool) {
 }
 
 /// The sender of a request that it may make, and whether the request names this server.
-fn admit(routes: &Routes, ends: Ends, asked: &Asked<'_>) -> Result<(Sender, bool), Refused> {
+fn admit(
+    routes: &Routes,
+    ends: Ends,
+    asked: &Asked<'_>,
+    is_page: bool,
+) -> Result<(Sender, bool), Refused> {
     let (guard, head) = (Guard(&routes.shared().admin_access), asked.head);
     let is_open = asked.route.is_some_and(Route::is_open);
     let is_own_host = guard.check_host(head, ends.local, is_open)?;
@@ -115,7 +121,7 @@ fn admit(routes: &Routes, ends: Ends, asked: &Asked<'_>) -> Result<(Sender, bool
         let problem = Problem::new(Kind::UnknownCoding, detail);
         return Err(Refused::invalid(problem.at_header("Transfer-Encoding")));
     }
-    if asked.is_sign_in() || routes.has_page(head) {
+    if asked.is_sign_in() || is_page {
         return Ok((Sender::Nobody, is_own_host));
     }
     let sender = guard.identify(head);

@@ -5,6 +5,7 @@
 //! orders to a connection, and [`say_last`] ends it. Its limits are constants, and it takes nothing
 //! from admission or the byte budget. So it also works while these have no room.
 
+mod added_pages;
 mod audit;
 mod closes;
 mod debug;
@@ -52,11 +53,13 @@ use crate::http::web::body::is_passed_over;
 use crate::http::web::problem::{Kind, Problem};
 use crate::http::web::reply::Reply;
 use crate::tls::stream::Stream;
-use crate::{AcceptError, Handle};
+use crate::{AcceptError, ConfigError, Handle};
+pub(crate) use added_pages::AddedPages;
+pub use added_pages::AdminPage;
 use entrance::Ends;
 pub(crate) use process::open_fds;
 use registry::{Life, Registry, Watched};
-use routes::Routes;
+use routes::{Route, Routes};
 
 /// Serves the admin API until `shutdown` is done. Then it lets running requests end, for at most
 /// `SHUTDOWN_TIMEOUT`.
@@ -66,11 +69,11 @@ use routes::Routes;
 pub(crate) async fn serve(
     listener: TcpListener,
     handle: Handle,
-    profiler: Option<Arc<dyn Profiler>>,
+    (profiler, pages): (Option<Arc<dyn Profiler>>, AddedPages),
     shutdown: impl Future<Output = ()>,
 ) {
     let counting = handle.clone();
-    let routes = Arc::new(Routes::new(handle, profiler));
+    let routes = Arc::new(Routes::new(handle, profiler, pages));
     let (mut connections, mut registry) = (JoinSet::new(), Registry::default());
     let mut trouble = AcceptTrouble::of(listener.local_addr());
     let mut shutdown = pin!(shutdown);
@@ -116,6 +119,12 @@ pub(crate) async fn serve(
     registry.drain();
     let ended = async { while connections.join_next().await.is_some() {} };
     let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, ended).await;
+}
+
+/// Checks the pages of the embedding program.
+pub(crate) fn pages(pages: Vec<AdminPage>) -> Result<AddedPages, ConfigError> {
+    let taken = Route::ALL.iter().map(|(path, _)| *path).chain(DASHBOARD);
+    AddedPages::new(pages, taken)
 }
 
 /// Serves one connection to its end.
@@ -207,6 +216,8 @@ fn refuse(stream: &TcpStream) {
     say_at_once(stream, answer.as_bytes());
 }
 
+/// The paths of the dashboard.
+const DASHBOARD: [&str; 2] = ["/", "/ui/{*file}"];
 /// Enough for operators, a few publishers and a scraper. Each connection holds some tens of KiB at
 /// most.
 const CONNECTIONS_MAX: usize = 256;

@@ -9,6 +9,7 @@ use http::request::Parts;
 use http::{Method, StatusCode};
 use hyper::body::Body;
 
+use super::added_pages::AddedPages;
 use super::audit::Published;
 use super::guard::{Need, Sender};
 use super::metrics::{Form, Metrics};
@@ -38,6 +39,7 @@ pub(super) struct Routes {
     stats: Arc<Stats>,
     pages: Pages,
     profiler: Option<Arc<dyn Profiler>>,
+    added_pages: AddedPages,
     router: matchit::Router<Route>,
 }
 
@@ -225,7 +227,11 @@ impl Route {
 }
 
 impl Routes {
-    pub(super) fn new(handle: Handle, profiler: Option<Arc<dyn Profiler>>) -> Self {
+    pub(super) fn new(
+        handle: Handle,
+        profiler: Option<Arc<dyn Profiler>>,
+        added_pages: AddedPages,
+    ) -> Self {
         let mut router = matchit::Router::new();
         for (path, route) in Route::ALL {
             router.insert(path, route).expect("the paths differ");
@@ -238,6 +244,7 @@ impl Routes {
             room: Room::new(BODY_BYTES_MAX, BODY_TIMEOUT, budget_bytes),
             sign_in_room: session::room(),
             profiler,
+            added_pages,
             handle,
             router,
         }
@@ -257,18 +264,12 @@ impl Routes {
         Asked { head, route: Some(*found.value), id: id.unwrap_or_default() }
     }
 
-    /// Whether the path is that of a page, which needs no token.
-    pub(super) fn has_page(&self, head: &Parts) -> bool {
-        self.pages.find(head.uri.path()).is_some()
-    }
-
-    /// Answers a request for a page.
-    pub(super) fn page(&self, head: &Parts) -> Result<Reply, Problem> {
+    /// The answer to a request for a page, which needs no token; `None`: there is no page at its
+    /// path.
+    pub(super) fn page(&self, head: &Parts) -> Option<Result<Reply, Problem>> {
         let path = head.uri.path();
-        match self.pages.find(path) {
-            Some(page) => page.answer(head),
-            None => Err(Problem::new(Kind::NotFound, format!("there is nothing at {path:?}"))),
-        }
+        let own = self.pages.find(path).map(|page| page.answer(head));
+        own.or_else(|| self.added_pages.answer(&head.method, path))
     }
 
     pub(super) fn shared(&self) -> &SharedState {

@@ -10,6 +10,7 @@ use super::{
     Gateway, OWN_DESCRIPTORS, Settling, StartError, Started, addrs, bind_admin, bind_all, launch,
     start_shards,
 };
+use crate::admin::AdminPage;
 use crate::auth::jwt::Jwt;
 use crate::auth::{Authenticator, TokenSource};
 use crate::base::config::{CertificateConfig, Config, Scope, TlsVersion};
@@ -41,6 +42,7 @@ pub struct GatewayBuilder {
     device_store: Option<Arc<DeviceStore>>,
     broker: Option<OpenBroker>,
     profiler: Option<Arc<dyn Profiler>>,
+    pages: Vec<AdminPage>,
     pub(super) depths: Depths,
 }
 
@@ -156,6 +158,14 @@ impl GatewayBuilder {
         self
     }
 
+    /// Adds a page to the admin listener.
+    ///
+    /// Errors: [`GatewayBuilder::start`] refuses a page whose path is taken or not allowed.
+    pub fn page(mut self, page: AdminPage) -> Self {
+        self.pages.push(page);
+        self
+    }
+
     /// Starts the gateway on the current tokio runtime, which needs its time and network drivers.
     ///
     /// Errors: an invalid configuration, an address in use, no threads.
@@ -169,7 +179,6 @@ impl GatewayBuilder {
         if self.tokens.is_none() && self.device_store.is_none() {
             self.config.check_admits()?;
         }
-        let admin = bind_admin(self.config.listen.admin).await?;
         let GatewayBuilder {
             config,
             on_publish,
@@ -180,8 +189,10 @@ impl GatewayBuilder {
             device_store,
             broker,
             profiler,
+            pages,
             depths,
         } = self;
+        let (admin, pages) = (bind_admin(config.listen.admin).await?, admin::pages(pages)?);
         let open_files = raise_open_files();
         let resources = Resources::detect();
         let shards = resources.pins(&config.threads, resources.shards(&config.threads));
@@ -189,17 +200,16 @@ impl GatewayBuilder {
         let settling = Settling::start(&config, &resources).map_err(StartError::Settling)?;
         let (listeners, buffers) = bind_all(&config, &settling)?;
         let udp = udp::bind(&config, &resources).map_err(StartError::listen_udp)?;
-        let counters = Arc::<Counters>::default();
+        let (counters, own) = (Arc::<Counters>::default(), OwnNode::default());
         let start_tls =
             |workers| tls::Service::start(&config, workers, signing_keys, Arc::clone(&counters));
         let tls = settling.tls.as_ref().map(start_tls).transpose()?;
-        let own_tokens = device_store.clone().map(|devices| devices as Arc<dyn TokenSource>);
-        let auth = authenticator(&config, &settling, tokens.or(own_tokens), &counters)?;
+        let tokens = (tokens, device_store.clone());
+        let auth = authenticator(&config, &settling, tokens, &counters)?;
         // Front threads and settling threads write to the access log.
         let recording = resources.front_threads(&config.threads) + resources.settling_threads();
         let access_log = AccessLog::start(&config.access_log, recording)?;
         let budget = byte_budget(&config, &resources, budget_bytes);
-        let own = OwnNode::default();
         let shard_sockets_max = admission::shard_sockets_max(&config.engine, open_files.soft);
         let given = ((depths, own.clone()), shard_sockets_max);
         let (engine, queues) = start_shards(&config, given, allocated_bytes, budget, &shards)?;
@@ -231,7 +241,7 @@ impl GatewayBuilder {
         let handle = Handle::new(shared, on_publish);
         let udp = udp::start(&handle, udp).map_err(StartError::Udp)?;
         let mut gateway =
-            launch(handle, settling, queues, listeners, admin, profiler, started).await;
+            launch(handle, settling, queues, listeners, admin, (profiler, pages), started).await;
         gateway.udp = udp;
         Ok(gateway)
     }
@@ -251,9 +261,10 @@ fn byte_budget(config: &Config, resources: &Resources, bytes: usize) -> Arc<Budg
 fn authenticator(
     config: &Config,
     settling: &Settling,
-    tokens: Option<Arc<dyn TokenSource>>,
+    (tokens, device_store): (Option<Arc<dyn TokenSource>>, Option<Arc<DeviceStore>>),
     counters: &Arc<Counters>,
 ) -> Result<Authenticator, StartError> {
+    let tokens = tokens.or(device_store.map(|devices| devices as Arc<dyn TokenSource>));
     let jwt = Jwt::new(config)?;
     let verifier = settling.verify.as_ref().map(|workers| workers.handle().clone());
     Ok(Authenticator::new(config, tokens, jwt, verifier, Arc::clone(counters)))

@@ -494,7 +494,7 @@ async fn launch(
     queues: Vec<Reports>,
     bound: Vec<Bound>,
     admin: Option<(SocketAddr, TcpListener)>,
-    profiler: Option<Arc<dyn Profiler>>,
+    (profiler, pages): (Option<Arc<dyn Profiler>>, admin::AddedPages),
     started: Started,
 ) -> Gateway {
     let shared = Arc::clone(handle.shared());
@@ -537,7 +537,7 @@ async fn launch(
         let handle = handle.clone();
         let (stop, stopped) = oneshot::channel();
         let stopped = async { stopped.await.unwrap_or_default() };
-        (stop, tokio::spawn(admin::serve(listener, handle, profiler, stopped)))
+        (stop, tokio::spawn(admin::serve(listener, handle, (profiler, pages), stopped)))
     });
     shared.readiness.set_listening();
     let started = Box::new(started);

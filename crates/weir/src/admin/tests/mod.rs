@@ -1,6 +1,7 @@
 //! The admin API from outside: a running gateway, real sockets, requests as text.
 
 mod access;
+mod added_pages;
 mod broken_off;
 mod cluster;
 mod debug;
