@@ -25,6 +25,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run the gateway (the default command).
     Serve(ServeArgs),
+    // Its own description is longer.
+    Demo(DemoArgs),
     /// Publish a message through the admin API of a running gateway.
     Publish(PublishArgs),
     /// Connect as a device and print the messages that arrive, one line each.
@@ -81,6 +83,27 @@ pub(crate) struct ServeArgs {
     /// it is.
     #[arg(long)]
     pub(crate) new_store: bool,
+}
+
+/// Run a gateway with a simulated world: a game room, a chat, phones that sleep and return, meters,
+/// and a live page. Its last line is the address of the dashboard; `/demo` there is a chat and a map.
+///
+/// It listens on loopback only, and needs no configuration. Its certificate, its store and its log
+/// are in a directory that is removed at the end.
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    /// Phones that connect with TLS; at most 2000.
+    #[arg(long, value_name = "N", default_value_t = 60, value_parser = phones)]
+    pub(crate) connections: usize,
+}
+
+/// Each phone takes two descriptors and some 50 KB in this process: the demo stays below 5,000
+/// descriptors and 100 MB.
+const PHONES_MAX: usize = 2_000;
+
+fn phones(text: &str) -> Result<usize, String> {
+    let number = text.parse::<usize>().ok().filter(|number| *number <= PHONES_MAX);
+    number.ok_or_else(|| format!("a number of 0 to {PHONES_MAX}"))
 }
 
 #[derive(Debug, Args)]

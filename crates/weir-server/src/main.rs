@@ -4,6 +4,7 @@ mod addresses;
 mod banner;
 mod cli;
 mod config;
+mod demo;
 mod devices;
 mod doctor;
 mod drain;
@@ -16,6 +17,7 @@ mod options;
 mod output;
 mod profile;
 mod publish;
+mod scratch;
 mod serve;
 mod sse;
 mod store;
@@ -56,6 +58,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             }
             return serve::run(settings, Begin::of(args.new_store));
         }
+        Command::Demo(args) => return demo::run(&args, file),
         Command::Publish(args) => block_on(publish::run(args, file))?,
         Command::Drain(args) => block_on(drain::run(args, file))?,
         Command::Memory(args) => block_on(memory::run(args, file))?,

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{interval, timeout};
 use tracing::{info, warn};
-use weir::{DeviceStore, Gateway, Handle, Resources};
+use weir::{Config, DeviceStore, Gateway, GatewayBuilder, Handle, Resources};
 
 use crate::config::Settings;
 use crate::log::{Log, Losses};
@@ -23,13 +24,7 @@ pub(crate) fn run(settings: Settings, begin: Begin) -> anyhow::Result<ExitCode> 
     // Dropped last, so that the log also writes the lines about the end.
     let log = Log::start(&settings.log)?;
     let front_threads = Resources::detect().front_threads(&settings.gateway.threads);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(front_threads)
-        .thread_name("weir-front")
-        .on_thread_start(weir::schedule_front_thread)
-        .enable_all()
-        .build()
-        .context("cannot start the front threads")?;
+    let runtime = front(front_threads)?;
     let end = runtime.block_on(serve(settings, begin, front_threads, log.losses()));
     // After an orderly end nothing is running any more; after a second signal nothing may delay the
     // end.
@@ -56,15 +51,7 @@ async fn serve(
         info!("environment variables override the configuration file: {}", over_file.join("; "));
     }
     let config = settings.gateway;
-    let mut builder = Gateway::builder()
-        .config(config.clone())
-        .allocated_bytes(sys::allocated_bytes)
-        .diagnostics(Arc::new(sys::Process))
-        .profiler(Arc::new(OwnProfiler::default()));
-    if let Some(devices) = &devices {
-        builder = builder.devices(Arc::clone(devices));
-    }
-    let gateway = builder.start().await;
+    let gateway = builder(&config, devices.as_ref()).start().await;
     // The message already names the cause; as a source it would appear twice.
     let gateway = gateway.map_err(|error| anyhow!("{error}"))?;
     // The gateway serves even if standard output is closed.
@@ -85,9 +72,33 @@ async fn serve(
     Ok(code)
 }
 
+/// The builder of a gateway with everything that this program gives to it.
+pub(crate) fn builder(config: &Config, devices: Option<&Arc<DeviceStore>>) -> GatewayBuilder {
+    let builder = Gateway::builder()
+        .config(config.clone())
+        .allocated_bytes(sys::allocated_bytes)
+        .diagnostics(Arc::new(sys::Process))
+        .profiler(Arc::new(OwnProfiler::default()));
+    match devices {
+        Some(devices) => builder.devices(Arc::clone(devices)),
+        None => builder,
+    }
+}
+
+/// Starts the threads of the front.
+pub(crate) fn front(threads: usize) -> anyhow::Result<Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(threads)
+        .thread_name("weir-front")
+        .on_thread_start(weir::schedule_front_thread)
+        .enable_all()
+        .build()
+        .context("cannot start the front threads")
+}
+
 /// Ends the gateway, then the store. The store's file is whole afterwards, without a -wal file
 /// beside it.
-async fn end(gateway: Gateway, devices: Option<Arc<DeviceStore>>) {
+pub(crate) async fn end(gateway: Gateway, devices: Option<Arc<DeviceStore>>) {
     gateway.shutdown().await;
     let Some(devices) = devices else { return };
     if !matches!(timeout(CLOSE_TIMEOUT, devices.close()).await, Ok(Ok(()))) {
@@ -106,20 +117,29 @@ fn reload(handle: &Handle) {
 }
 
 /// The signals that end the program, and SIGHUP, which makes it read files again.
-struct Signals {
+pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
 }
 
 impl Signals {
-    fn catch() -> anyhow::Result<Signals> {
+    pub(crate) fn catch() -> anyhow::Result<Signals> {
         let catch = |kind| signal(kind).context("cannot catch signals");
         Ok(Signals {
             terminate: catch(SignalKind::terminate())?,
             interrupt: catch(SignalKind::interrupt())?,
             hangup: catch(SignalKind::hangup())?,
         })
+    }
+
+    /// Waits for any of the signals.
+    pub(crate) async fn any(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+            _ = self.hangup.recv() => "SIGHUP",
+        }
     }
 
     /// Waits for a signal that ends the program; calls `hung_up` for each SIGHUP.
@@ -136,7 +156,7 @@ impl Signals {
 
 /// Reports the lines that the log has suppressed or dropped: in the metrics, and in the log once it
 /// has room.
-async fn report_lost_lines(handle: Handle, losses: Losses) {
+pub(crate) async fn report_lost_lines(handle: Handle, losses: Losses) {
     let mut ticks = interval(LOST_LINES_INTERVAL);
     let mut reported = 0;
     loop {
@@ -154,7 +174,7 @@ async fn report_lost_lines(handle: Handle, losses: Losses) {
 }
 
 /// A second signal ended the program before every device got its goodbye.
-const EXIT_CUT_SHORT: u8 = 1;
+pub(crate) const EXIT_CUT_SHORT: u8 = 1;
 
 /// The store moves at most some 60 MB from one file to another.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);

@@ -1,9 +1,10 @@
-//! The log: lines go to standard error at a bounded rate, through a bounded queue. They never delay
-//! the gateway.
+//! The log: lines go to standard error, or to a file, at a bounded rate and through a bounded queue.
+//! They never delay the gateway.
 
 mod limit;
 
-use std::io::IsTerminal;
+use std::fs::File;
+use std::io::{IsTerminal, Write};
 
 use anyhow::Context;
 use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
@@ -32,16 +33,31 @@ pub(crate) struct Losses {
 }
 
 impl Log {
-    /// Makes the process log.
+    /// Makes the process log to standard error.
     pub(crate) fn start(settings: &LogSettings) -> anyhow::Result<Log> {
+        let stderr = std::io::stderr();
+        let is_terminal = stderr.is_terminal();
+        Self::start_with(settings, stderr, is_terminal)
+    }
+
+    /// Makes the process log to a file.
+    pub(crate) fn start_in(settings: &LogSettings, file: File) -> anyhow::Result<Log> {
+        Self::start_with(settings, file, false)
+    }
+
+    fn start_with(
+        settings: &LogSettings,
+        to: impl Write + Send + 'static,
+        has_colours: bool,
+    ) -> anyhow::Result<Log> {
         let (queue, guard) = NonBlockingBuilder::default()
             .lossy(true)
             .buffered_lines_limit(settings.queue_lines)
             .thread_name("weir-log")
-            .finish(std::io::stderr());
+            .finish(to);
         let limit = LineLimit::new(settings.lines_per_second);
         let losses = Losses { dropped: queue.error_counter(), limit: limit.clone() };
-        subscribe(settings, limit, queue)?;
+        subscribe(settings, limit, queue, has_colours)?;
         Ok(Log { losses, _flushes_when_dropped: guard })
     }
 
@@ -74,14 +90,17 @@ impl Losses {
     }
 }
 
-fn subscribe(settings: &LogSettings, limit: LineLimit, queue: NonBlocking) -> anyhow::Result<()> {
+fn subscribe(
+    settings: &LogSettings,
+    limit: LineLimit,
+    queue: NonBlocking,
+    has_colours: bool,
+) -> anyhow::Result<()> {
     let filter: EnvFilter = settings.level.parse().context("log.level")?;
     let subscriber = registry().with(filter).with(limit);
     let lines = fmt::layer().with_writer(queue);
     let started = match settings.format {
-        LogFormat::Text => {
-            subscriber.with(lines.with_ansi(std::io::stderr().is_terminal())).try_init()
-        }
+        LogFormat::Text => subscriber.with(lines.with_ansi(has_colours)).try_init(),
         LogFormat::Json => subscriber.with(lines.json().flatten_event(true)).try_init(),
     };
     started.context("cannot start the log")

@@ -18,6 +18,7 @@ use weir_client::TlsOptions;
 
 use super::forecast::Costs;
 use super::machine::Machine;
+use crate::scratch::Scratch;
 use crate::sys;
 use clients::Clients;
 
@@ -33,8 +34,8 @@ pub(super) struct Seen {
 
 /// Starts a gateway without connections, to see what it finds and takes.
 pub(super) async fn see(config: &Config, memory: &[LimitedMemory]) -> Result<Seen> {
-    let scratch = Scratch::new()?;
-    let gateway = start(&on_loopback(config, &scratch.0, false)).await?;
+    let scratch = Scratch::new("doctor")?;
+    let gateway = start(&on_loopback(config, scratch.path(), false)).await?;
     let used = memory.iter().map(LimitedMemory::used_bytes).collect();
     let started = gateway.started().clone();
     gateway.shutdown().await;
@@ -96,8 +97,8 @@ struct Measured {
 }
 
 async fn measure(config: &Config, count: usize, transport: Transport) -> Result<Measured> {
-    let scratch = Scratch::new()?;
-    let gateway = start(&on_loopback(config, &scratch.0, transport == Transport::Tls)).await?;
+    let scratch = Scratch::new("doctor")?;
+    let gateway = start(&on_loopback(config, scratch.path(), transport == Transport::Tls)).await?;
     let (addr, tls) = match transport {
         Transport::Tcp => (gateway.tcp_addrs().first(), None),
         Transport::Tls => (gateway.tls_addrs().first(), Some(trusting(&gateway)?)),
@@ -223,26 +224,6 @@ fn on_loopback(config: &Config, scratch: &Path, needs_tls: bool) -> Config {
     // The limit on open files shall show.
     own.limits.connections_max = 1 << 24;
     own
-}
-
-/// A directory for the certificate; removed when dropped.
-struct Scratch(std::path::PathBuf);
-
-impl Scratch {
-    fn new() -> Result<Scratch> {
-        let name = format!("weir-doctor-{}-{:016x}", std::process::id(), rand::random::<u64>());
-        let path = std::env::temp_dir().join(name);
-        weir::make_private_directory(&path)
-            .with_context(|| format!("cannot make {}", path.display()))?;
-        Ok(Scratch(path))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // One that cannot be removed stays among the temporary files.
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }
 
 /// Connections of each kind. More would cost time and tell nothing new.
