@@ -106,7 +106,7 @@ start_weir() {
 start_baseline() {
     local name=$1 log=$SCRATCH/baseline-$1
     shift
-    [ -x "$WEIR_BENCH" ] || fail "no program $WEIR_BENCH: build with cargo build --release, or set WEIR_BENCH"
+    [ -x "$WEIR_BENCH" ] || fail "no program $WEIR_BENCH: build with cargo build --release -p weir-bench, or set WEIR_BENCH"
     choose_port
     (on_server "$WEIR_BENCH" baseline "$@" --listen "127.0.0.1:$PORT") >"$log" 2>&1 &
     STARTED+=($!)
