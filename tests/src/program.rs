@@ -444,11 +444,11 @@ pub fn raise_open_files() -> Result<()> {
     Ok(setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?)
 }
 
-fn free_addr() -> Result<SocketAddr> {
+pub(crate) fn free_addr() -> Result<SocketAddr> {
     Ok(([127, 0, 0, 1], free_port()?).into())
 }
 
-fn free_udp(ip: std::net::IpAddr) -> Result<SocketAddr> {
+pub(crate) fn free_udp(ip: std::net::IpAddr) -> Result<SocketAddr> {
     Ok(UdpSocket::bind((ip, 0))?.local_addr()?)
 }
 
@@ -464,7 +464,10 @@ pub fn program(name: &str) -> Result<PathBuf> {
         test.parent().and_then(|deps| deps.parent()).context("tests lie in target/*/deps")?;
     let path = directory.join(name);
     if !path.exists() {
-        bail!("{} is not built: run `cargo xtask test`, or `cargo build` first", path.display());
+        bail!(
+            "{} is not built: run `cargo xtask test`, or `cargo build --workspace` first",
+            path.display()
+        );
     }
     Ok(path)
 }
