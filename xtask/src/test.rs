@@ -137,7 +137,7 @@ pub(crate) fn install(root: &Path, tools: &[(&str, &str, &str)]) -> anyhow::Resu
 }
 
 /// Each program with the arguments that print its version, and its Debian package.
-const TOOLS: [(&str, &str, &str); 13] = [
+const TOOLS: [(&str, &str, &str); 16] = [
     ("curl", "--version", "curl"),
     ("openssl", "version", "openssl"),
     ("python3", "--version", "python3"),
@@ -152,4 +152,7 @@ const TOOLS: [(&str, &str, &str); 13] = [
     ("redis-server", "--version", "redis-server"),
     // `wrk --version` prints the version, but fails.
     ("which", "wrk", "wrk"),
+    ("which", "nc", "netcat-openbsd"),
+    ("which", "ip", "iproute2"),
+    ("which", "xxd", "xxd"),
 ];
