@@ -35,7 +35,7 @@ fn a_hangup_has_certificates_read_and_ends_nothing() -> Result<()> {
 fn a_hangup_without_tls_ends_nothing() -> Result<()> {
     let server = Server::start("")?;
     server.signal(Signal::HUP)?;
-    server.await_log("nothing to reload", 1)?;
+    server.await_log("the configuration has not changed", 1)?;
     let _device = Device::greet(server.tcp, "first", &[])?;
     Ok(())
 }

@@ -33,6 +33,8 @@ pub(crate) enum Command {
     Subscribe(SubscribeArgs),
     // Its own description is longer.
     Drain(DrainArgs),
+    // Its own description is longer.
+    Reload(ReloadArgs),
     /// Tell where the memory of a running gateway is, or what keeps it.
     Memory(MemoryArgs),
     /// List the connections of a running gateway.
@@ -175,6 +177,23 @@ pub(crate) struct DrainArgs {
     /// Wait until the drain is over, and print its progress.
     #[arg(long, conflicts_with = "cancel")]
     pub(crate) wait: bool,
+    /// Print the gateway's answer as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) api: AdminArgs,
+}
+
+/// Make a running gateway read its configuration again, and use what needs no restart. It prints
+/// the keys that have changed, and those that still need a restart.
+///
+/// The gateway reads its own file and its own environment, not those of this command. It checks all
+/// of it first: if a value is refused, nothing changes.
+///
+/// The exit code is 0 if the configuration is applied, and 2 if it is refused. It is 1 if the
+/// gateway cannot be asked.
+#[derive(Debug, Args)]
+pub(crate) struct ReloadArgs {
     /// Print the gateway's answer as JSON.
     #[arg(long)]
     pub(crate) json: bool,

@@ -64,13 +64,13 @@ impl Api {
         json: Option<Vec<u8>>,
     ) -> anyhow::Result<Bytes> {
         let (status, answer) = self.try_ask(method, path, json).await?;
-        if status == StatusCode::NOT_FOUND {
+        if !status.is_success() {
             return Err(refusal(status, &answer, self.token.is_some()));
         }
         Ok(answer)
     }
 
-    /// The same, but an answer 404 is no error.
+    /// The same, with any answer and its status.
     pub(crate) async fn try_ask(
         &self,
         method: Method,
@@ -78,11 +78,7 @@ impl Api {
         json: Option<Vec<u8>>,
     ) -> anyhow::Result<(StatusCode, Bytes)> {
         let body = json.map(|bytes| Body { kind: "application/json", bytes });
-        let (status, answer) = request(self.admin(), method, path, body).await?;
-        if !status.is_success() && status != StatusCode::NOT_FOUND {
-            return Err(refusal(status, &answer, self.token.is_some()));
-        }
-        Ok((status, answer))
+        request(self.admin(), method, path, body).await
     }
 
     /// Sends a request without a body, and returns the body of the answer as it comes.

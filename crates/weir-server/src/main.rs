@@ -17,6 +17,7 @@ mod options;
 mod output;
 mod profile;
 mod publish;
+mod reload;
 mod scratch;
 mod serve;
 mod sse;
@@ -52,15 +53,16 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let Cli { command, config: file } = cli;
     match command.unwrap_or(Command::Serve(ServeArgs::default())) {
         Command::Serve(args) => {
-            let settings = config::load(file)?;
+            let settings = config::load(file.clone())?;
             if settings.gateway.admin.heap_profile {
                 profile::enable_heap_profile()?;
             }
-            return serve::run(settings, Begin::of(args.new_store));
+            return serve::run(file, settings, Begin::of(args.new_store));
         }
         Command::Demo(args) => return demo::run(&args, file),
         Command::Publish(args) => block_on(publish::run(args, file))?,
         Command::Drain(args) => block_on(drain::run(args, file))?,
+        Command::Reload(args) => return block_on(reload::run(args, file)),
         Command::Memory(args) => block_on(memory::run(args, file))?,
         Command::Connections(args) => block_on(look::connections::run(args, file))?,
         Command::Topics(args) => block_on(look::topics::run(args, file))?,
@@ -95,7 +97,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
 }
 
 /// Runs a command on a runtime with one thread.
-fn block_on(command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+fn block_on<T>(command: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(command)
 }
 

@@ -1,5 +1,6 @@
 //! `weir serve`: runs the gateway as a process.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,23 +10,30 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{interval, timeout};
 use tracing::{info, warn};
-use weir::{Config, DeviceStore, Gateway, GatewayBuilder, Handle, Resources};
+use weir::{Config, DeviceStore, Gateway, GatewayBuilder, Handle, Reloader, Resources};
 
 use crate::config::Settings;
 use crate::log::{Log, Losses};
 use crate::output::say;
 use crate::profile::OwnProfiler;
+use crate::reload::OwnReloader;
 use crate::store::{self, Begin, Opened};
 use crate::{banner, sys};
 
 /// Runs until a signal arrives. Exit code 0 after an orderly end, 1 if a second signal cut it
 /// short.
-pub(crate) fn run(settings: Settings, begin: Begin) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(
+    file: Option<PathBuf>,
+    settings: Settings,
+    begin: Begin,
+) -> anyhow::Result<ExitCode> {
     // Dropped last, so that the log also writes the lines about the end.
     let log = Log::start(&settings.log)?;
     let front_threads = Resources::detect().front_threads(&settings.gateway.threads);
     let runtime = front(front_threads)?;
-    let end = runtime.block_on(serve(settings, begin, front_threads, log.losses()));
+    let own = Settings { gateway: Config::default(), ..settings.clone() };
+    let reloader = OwnReloader::new(file, own, log.control());
+    let end = runtime.block_on(serve(settings, begin, front_threads, (reloader, log.losses())));
     // After an orderly end nothing is running any more; after a second signal nothing may delay the
     // end.
     runtime.shutdown_background();
@@ -36,7 +44,7 @@ async fn serve(
     settings: Settings,
     begin: Begin,
     front_threads: usize,
-    losses: Losses,
+    (reloader, losses): (Arc<OwnReloader>, Losses),
 ) -> anyhow::Result<ExitCode> {
     // Before the start, so that the program handles an early signal too.
     let mut signals = Signals::catch()?;
@@ -51,15 +59,21 @@ async fn serve(
         info!("environment variables override the configuration file: {}", over_file.join("; "));
     }
     let config = settings.gateway;
-    let gateway = builder(&config, devices.as_ref()).start().await;
+    let builder = builder(&config, devices.as_ref());
+    let gateway = builder.reloader(Arc::clone(&reloader) as Arc<dyn Reloader>).start().await;
     // The message already names the cause; as a source it would appear twice.
     let gateway = gateway.map_err(|error| anyhow!("{error}"))?;
+    reloader.begin(gateway.handle());
     // The gateway serves even if standard output is closed.
     let _ = say(banner::text(gateway.started(), &config, front_threads));
     let reporter = tokio::spawn(report_lost_lines(gateway.handle(), losses));
 
     // Not inside the line below: the log evaluates its fields only if the level is on.
-    let signal = signals.end(|| reload(&gateway.handle())).await;
+    let hung_up = || {
+        let reloader = Arc::clone(&reloader);
+        tokio::spawn(async move { Box::pin(reloader.hang_up()).await });
+    };
+    let signal = signals.end(hung_up).await;
     info!(signal, "stopping; a second signal ends at once");
     let code = tokio::select! {
         () = end(gateway, devices) => ExitCode::SUCCESS,
@@ -103,16 +117,6 @@ pub(crate) async fn end(gateway: Gateway, devices: Option<Arc<DeviceStore>>) {
     let Some(devices) = devices else { return };
     if !matches!(timeout(CLOSE_TIMEOUT, devices.close()).await, Ok(Ok(()))) {
         warn!("the device store did not close in time; everything that it has confirmed is kept");
-    }
-}
-
-/// Handles SIGHUP: reads certificates again and reopens the access log.
-fn reload(handle: &Handle) {
-    // `|` and not `||`: both must run.
-    if !(handle.reload_certificates() | handle.reopen_access_log()) {
-        info!(
-            "SIGHUP: nothing to reload: no listener uses TLS, [auth.jwt] has no keys, and there is no access log"
-        );
     }
 }
 

@@ -43,6 +43,7 @@ pub use base::config::{
 };
 pub use base::private::{make_private_directory, warn_if_exposed};
 pub use base::profiler::{CpuProfile, ProfileError, ProfileFormat, Profiler};
+pub use base::reloader::{NotReloaded, Reloaded, Reloader};
 pub use base::threads::{
     LimitedMemory, MemoryLimit, OpenFiles, Resources, raise_open_files, schedule_front_thread,
 };

@@ -15,7 +15,7 @@ use house::{House, OPERATOR, bearer};
 
 /// What a method of a path needs: a scope, `any` token of the admin API, or nothing (`open`). The queries and bodies are
 /// such that nothing happens even if the request is admitted.
-const OPERATIONS: [(&str, &str, &str); 29] = [
+const OPERATIONS: [(&str, &str, &str); 30] = [
     ("POST", "/v1/publish", "publish"),
     ("GET", "/v1/events?type=x", "read"),
     ("GET", "/v1/connections", "read"),
@@ -33,6 +33,7 @@ const OPERATIONS: [(&str, &str, &str); 29] = [
     ("GET", "/v1/drain", "read"),
     ("POST", "/v1/drain?share=1", "operate"),
     ("DELETE", "/v1/drain", "operate"),
+    ("POST", "/v1/reload", "operate"),
     ("GET", "/v1/stats", "read"),
     ("GET", "/v1/stats/stream?x", "read"),
     ("GET", "/v1/debug/memory", "read"),

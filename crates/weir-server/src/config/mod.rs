@@ -67,7 +67,7 @@ weir::config_table! {
     pub(crate) struct LogSettings {
         /// The least level that is logged. A directive sets the level of one target:
         /// `info,weir=debug`.
-        level: String = "info".to_owned(), allowed("{LEVEL_ALLOWED}");
+        level: String = "info".to_owned(), allowed("{LEVEL_ALLOWED}"), reload();
         /// `text`: lines for people. `json`: one JSON object per line.
         format: LogFormat;
         /// Lines that may wait for standard error. Further lines are dropped, so that they do not
@@ -79,7 +79,7 @@ weir::config_table! {
         /// cause some lines. Other lines are counted (`weir_log_lines_suppressed_total`), and a
         /// line every 5 s says how many. 0: no limit, to see all of `debug`.
         // Some hundred kilobytes per minute when a peer repeats itself.
-        lines_per_second: u32 = 10, range(0..=1_000_000), unit("lines");
+        lines_per_second: u32 = 10, range(0..=1_000_000), unit("lines"), reload();
     }
 }
 

@@ -50,6 +50,11 @@ impl Refused {
         Refused { problems: vec![Problem::new(Place::Default, what)] }
     }
 
+    /// Each error as a line.
+    pub(crate) fn reasons(&self) -> Vec<String> {
+        self.problems.iter().map(Problem::to_string).collect()
+    }
+
     /// An error of a file that the configuration names, with the same text as at a start.
     pub(crate) fn file(error: &impl fmt::Display) -> Refused {
         Refused { problems: vec![Problem::new(Place::Default, error)] }

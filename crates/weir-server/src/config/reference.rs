@@ -22,10 +22,12 @@ pub(crate) fn text() -> String {
         line(&mut out, format_args!("{}  {}\n", section.heading, section.subject));
         for Entry { path, key, value } in &section.keys {
             let variable = (!is_list_of_tables(*value)).then(|| variable(path));
-            write_text(&mut out, path, key, *value, variable);
+            let is_reloaded = key.rules.reload;
+            write_text(&mut out, path, key, (*value, is_reloaded), variable);
             let row = value.row();
             for (member, value) in row.iter().flat_map(|row| row.entries()) {
-                write_text(&mut out, &format!("{path}[].{}", member.name), member, value, None);
+                let path = format!("{path}[].{}", member.name);
+                write_text(&mut out, &path, member, (value, is_reloaded), None);
             }
         }
     }
@@ -36,7 +38,7 @@ fn write_text(
     out: &mut String,
     path: &str,
     key: &Key,
-    value: &dyn Value,
+    (value, is_reloaded): (&dyn Value, bool),
     variable: Option<String>,
 ) {
     line(out, format_args!("{path}"));
@@ -45,6 +47,7 @@ fn write_text(
     }
     line(out, format_args!("    default   {}", default(key, value).unwrap_or_else(str::to_owned)));
     line(out, format_args!("    allowed   {}", key.allowed(value)));
+    line(out, format_args!("    reload    {}", reload(is_reloaded)));
     if let Some(variable) = variable {
         line(out, format_args!("    variable  {variable}"));
     }
@@ -61,7 +64,8 @@ pub(crate) fn markdown() -> String {
         line(&mut out, format_args!("\n## {heading}\n{subject}\n"));
         let (lists, keys): (Vec<_>, Vec<_>) =
             keys.into_iter().partition(|entry| is_list_of_tables(entry.value));
-        table(&mut out, keys.iter().map(|entry| (entry.key, entry.value)).collect());
+        let keys = keys.iter().map(|entry| (entry.key, entry.value, entry.key.rules.reload));
+        table(&mut out, keys.collect());
         for list in lists {
             // A list outside the sections already has its heading.
             if !path.is_empty() {
@@ -69,7 +73,9 @@ pub(crate) fn markdown() -> String {
             }
             line(&mut out, format_args!("{}\n", meaning(list.key)));
             let row = list.value.row();
-            table(&mut out, row.iter().flat_map(|row| row.entries()).collect());
+            let entries = row.iter().flat_map(|row| row.entries());
+            let is_reloaded = list.key.rules.reload;
+            table(&mut out, entries.map(|(key, value)| (key, value, is_reloaded)).collect());
         }
         if let Some((_, guide)) = GUIDES.iter().find(|(of, _)| *of == path) {
             line(&mut out, format_args!("\n{}", guide.trim_end()));
@@ -78,20 +84,31 @@ pub(crate) fn markdown() -> String {
     out
 }
 
-fn table(out: &mut String, entries: Vec<(&Key, &dyn Value)>) {
+/// When a new value of a key counts.
+fn reload(is_reloaded: bool) -> &'static str {
+    if is_reloaded { "yes" } else { "restart" }
+}
+
+fn table(out: &mut String, entries: Vec<(&Key, &dyn Value, bool)>) {
     if entries.is_empty() {
         return;
     }
-    line(out, format_args!("| key | unit | default | allowed | meaning |"));
-    line(out, format_args!("|---|---|---|---|---|"));
-    for (key, value) in entries {
+    line(out, format_args!("| key | unit | default | allowed | reload | meaning |"));
+    line(out, format_args!("|---|---|---|---|---|---|"));
+    for (key, value, is_reloaded) in entries {
         let (name, allowed, meaning) = (key.name, key.allowed(value), meaning(key));
         let unit = value.unit(key.rules.unit).unwrap_or("–");
         let default = match default(key, value) {
             Ok(value) => format!("`{value}`"),
             Err(why_none) => why_none.to_owned(),
         };
-        line(out, format_args!("| `{name}` | {unit} | {default} | {allowed} | {meaning} |"));
+        line(
+            out,
+            format_args!(
+                "| `{name}` | {unit} | {default} | {allowed} | {} | {meaning} |",
+                reload(is_reloaded)
+            ),
+        );
     }
 }
 
@@ -207,6 +224,10 @@ A duration is a whole number and a unit (`ms`, `s`, `m`, `h`). Sizes are in byte
 wrong type and a value that is not allowed. The message names the key, the value, its line or variable, and the allowed
 values; the exit code is 2. `weir config check FILE` makes these checks alone. It also reads the key files of
 `[auth.jwt]`, and the files of `[tls]` if a listener uses TLS. It shows the topic classes.
+
+`weir reload`, SIGHUP and `POST /v1/reload` apply new values while the gateway runs: see
+[docs/admin-api.md](admin-api.md#reload). The column `reload` says of each key whether they do
+(`yes`), or whether its new value counts after a restart (`restart`).
 
 `weir.toml` in this repository is a file for a production room: a game, a live page and a fleet in one. `weir config
 reference --toml` writes a file with every key at its default.

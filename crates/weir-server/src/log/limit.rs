@@ -1,7 +1,7 @@
 //! Limits the rate of log lines, so that peers cannot fill a disk.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 
@@ -24,7 +24,7 @@ pub(super) struct LineLimit(Arc<Inner>);
 
 struct Inner {
     /// 0: no limit.
-    lines_per_second: u32,
+    lines_per_second: AtomicU32,
     started: Instant,
     places: RwLock<HashMap<Identifier, Arc<Place>>>,
     suppressed: AtomicU64,
@@ -45,11 +45,16 @@ struct Window(AtomicU64);
 impl LineLimit {
     pub(super) fn new(lines_per_second: u32) -> LineLimit {
         LineLimit(Arc::new(Inner {
-            lines_per_second,
+            lines_per_second: lines_per_second.into(),
             started: now(),
             places: RwLock::default(),
             suppressed: AtomicU64::new(0),
         }))
+    }
+
+    /// Changes the limit; 0: none.
+    pub(super) fn limit(&self, lines_per_second: u32) {
+        self.0.lines_per_second.store(lines_per_second, Ordering::Relaxed);
     }
 
     /// Lines suppressed so far.
@@ -80,13 +85,14 @@ impl LineLimit {
     fn admits(&self, metadata: &'static Metadata<'static>) -> bool {
         // The lines of this module are bounded already: by the number of places and the timer. The
         // audit log bounds what strangers can cause, and must not lack what others have done.
+        let lines_per_second = self.0.lines_per_second.load(Ordering::Relaxed);
         let target = metadata.target();
-        if self.0.lines_per_second == 0 || target == module_path!() || target == AUDIT_TARGET {
+        if lines_per_second == 0 || target == module_path!() || target == AUDIT_TARGET {
             return true;
         }
         let place = self.place(metadata);
         let second = now().duration_since(self.0.started).as_secs();
-        if place.window.admits(second, self.0.lines_per_second) {
+        if place.window.admits(second, lines_per_second) {
             return true;
         }
         place.suppressed.fetch_add(1, Ordering::Relaxed);

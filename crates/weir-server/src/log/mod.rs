@@ -10,7 +10,7 @@ use anyhow::Context;
 use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, fmt, registry};
+use tracing_subscriber::{EnvFilter, Registry, fmt, registry, reload};
 
 use crate::config::{LogFormat, LogSettings};
 use limit::LineLimit;
@@ -22,7 +22,15 @@ use limit::LineLimit;
 /// more are dropped and counted.
 pub(crate) struct Log {
     losses: Losses,
+    control: Control,
     _flushes_when_dropped: WorkerGuard,
+}
+
+/// Changes the log while it runs.
+#[derive(Clone)]
+pub(crate) struct Control {
+    filter: reload::Handle<EnvFilter, Registry>,
+    limit: LineLimit,
 }
 
 /// Counts the lines that were not written.
@@ -57,13 +65,31 @@ impl Log {
             .finish(to);
         let limit = LineLimit::new(settings.lines_per_second);
         let losses = Losses { dropped: queue.error_counter(), limit: limit.clone() };
-        subscribe(settings, limit, queue, has_colours)?;
-        Ok(Log { losses, _flushes_when_dropped: guard })
+        let filter = subscribe(settings, limit.clone(), queue, has_colours)?;
+        let control = Control { filter, limit };
+        Ok(Log { losses, control, _flushes_when_dropped: guard })
     }
 
     /// The counts of lines that were not written.
     pub(crate) fn losses(&self) -> Losses {
         self.losses.clone()
+    }
+
+    /// What changes the log.
+    pub(crate) fn control(&self) -> Control {
+        self.control.clone()
+    }
+}
+
+impl Control {
+    /// Uses level and lines per second of these settings, which were checked, from now on.
+    pub(crate) fn apply(&self, settings: &LogSettings) {
+        self.limit.limit(settings.lines_per_second);
+        if let Ok(filter) = settings.level.parse::<EnvFilter>()
+            && let Err(error) = self.filter.reload(filter)
+        {
+            tracing::error!(%error, "the log keeps its level");
+        }
     }
 }
 
@@ -95,13 +121,15 @@ fn subscribe(
     limit: LineLimit,
     queue: NonBlocking,
     has_colours: bool,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<reload::Handle<EnvFilter, Registry>> {
     let filter: EnvFilter = settings.level.parse().context("log.level")?;
+    let (filter, handle) = reload::Layer::new(filter);
     let subscriber = registry().with(filter).with(limit);
     let lines = fmt::layer().with_writer(queue);
     let started = match settings.format {
         LogFormat::Text => subscriber.with(lines.with_ansi(has_colours)).try_init(),
         LogFormat::Json => subscriber.with(lines.json().flatten_event(true)).try_init(),
     };
-    started.context("cannot start the log")
+    started.context("cannot start the log")?;
+    Ok(handle)
 }

@@ -22,6 +22,7 @@ mod process;
 mod profiles;
 mod ready;
 mod registry;
+mod reload;
 mod routes;
 mod session;
 mod stats;
@@ -45,6 +46,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 use crate::base::profiler::Profiler;
+use crate::base::reloader::Reloader;
 use crate::connection::farewell::say_at_once;
 use crate::connection::linger::{Linger, SILENCE, TlsEnd, say_last};
 use crate::connection::listener::AcceptTrouble;
@@ -61,6 +63,13 @@ pub(crate) use process::open_fds;
 use registry::{Life, Registry, Watched};
 use routes::{Route, Routes};
 
+/// What only the program that embeds the gateway can do.
+#[derive(Default)]
+pub(crate) struct OfProgram {
+    pub(crate) profiler: Option<Arc<dyn Profiler>>,
+    pub(crate) reloader: Option<Arc<dyn Reloader>>,
+}
+
 /// Serves the admin API until `shutdown` is done. Then it lets running requests end, for at most
 /// `SHUTDOWN_TIMEOUT`.
 ///
@@ -69,11 +78,11 @@ use routes::{Route, Routes};
 pub(crate) async fn serve(
     listener: TcpListener,
     handle: Handle,
-    (profiler, pages): (Option<Arc<dyn Profiler>>, AddedPages),
+    (of_program, pages): (OfProgram, AddedPages),
     shutdown: impl Future<Output = ()>,
 ) {
     let counting = handle.clone();
-    let routes = Arc::new(Routes::new(handle, profiler, pages));
+    let routes = Arc::new(Routes::new(handle, of_program, pages));
     let (mut connections, mut registry) = (JoinSet::new(), Registry::default());
     let mut trouble = AcceptTrouble::of(listener.local_addr());
     let mut shutdown = pin!(shutdown);

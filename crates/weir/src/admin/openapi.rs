@@ -13,6 +13,7 @@ use super::debug::{MemoryView, RetentionView};
 use super::device_list::{ImportedView, StoredPageView};
 use super::drain::{DrainRequest, DrainView};
 use super::guard::SESSION_COOKIE;
+use super::reload::{ReloadRequest, ReloadView};
 use super::session::{SessionView, SignInRequest};
 use super::stats::StatsView;
 use super::views::{ConnectionsView, DeviceView, NodesView, RevokingView, TopicsView};
@@ -53,6 +54,7 @@ fn write() -> Bytes {
         .operation(HttpMethod::Delete, "/v1/drain", cancel_drain())
         .operation(get.clone(), "/v1/stats", stats())
         .operation(get.clone(), "/v1/stats/stream", stats_stream())
+        .operation(HttpMethod::Post, "/v1/reload", reload())
         .operation(get.clone(), "/v1/debug/memory", memory())
         .operation(get.clone(), "/v1/debug/retention", retention())
         .operation(get.clone(), "/v1/debug/cpu", cpu())
@@ -256,6 +258,18 @@ fn stats_stream() -> Operation {
             "Each event's data is a document like that of `/v1/stats`",
         )
         .refuses(&[Kind::TooManyRequests])
+}
+
+fn reload() -> Operation {
+    scoped(&[AdminScope::Operate], "reload", "Read the configuration again, and use what needs no restart")
+        .description(
+            "The whole configuration is checked first. If any of it is refused, nothing changes. Connections whose token \
+             was removed are closed with `revoked`; subscriptions that a class no longer permits end.",
+        )
+        .may_take::<ReloadRequest>()
+        .answers::<ReloadView>("What has changed, and what needs a restart")
+        .refuses(&BODY)
+        .refuses(&[Kind::NotFound, Kind::ConfigurationRefused])
 }
 
 fn memory() -> Operation {

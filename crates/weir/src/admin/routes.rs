@@ -16,9 +16,9 @@ use super::metrics::{Form, Metrics};
 use super::pages::Pages;
 use super::stats::Stats;
 use super::{
-    audit, closes, debug, device_list, drain, events, openapi, profiles, ready, session, views,
+    OfProgram, audit, closes, debug, device_list, drain, events, openapi, profiles, ready, reload,
+    session, views,
 };
-use crate::base::profiler::Profiler;
 use crate::core::state::SharedState;
 use crate::http::web::body::{self, Room, Whole};
 use crate::http::web::idempotency::{KeyOwner, RequestKey, key_of};
@@ -38,7 +38,7 @@ pub(super) struct Routes {
     metrics: Metrics,
     stats: Arc<Stats>,
     pages: Pages,
-    profiler: Option<Arc<dyn Profiler>>,
+    of_program: OfProgram,
     added_pages: AddedPages,
     router: matchit::Router<Route>,
 }
@@ -69,6 +69,7 @@ pub(super) enum Route {
     Revoke,
     Nodes,
     Drain,
+    Reload,
     Stats,
     StatsStream,
     Memory,
@@ -84,7 +85,7 @@ pub(super) enum Route {
 }
 
 impl Route {
-    pub(super) const ALL: [(&'static str, Route); 25] = [
+    pub(super) const ALL: [(&'static str, Route); 26] = [
         ("/v1/publish", Route::Publish),
         ("/v1/events", Route::Events),
         ("/v1/connections", Route::Connections),
@@ -98,6 +99,7 @@ impl Route {
         ("/v1/devices/{id}/revoke", Route::Revoke),
         ("/v1/nodes", Route::Nodes),
         ("/v1/drain", Route::Drain),
+        ("/v1/reload", Route::Reload),
         ("/v1/stats", Route::Stats),
         ("/v1/stats/stream", Route::StatsStream),
         ("/v1/debug/memory", Route::Memory),
@@ -115,7 +117,7 @@ impl Route {
     /// The methods of the path, as `Allow` lists them.
     pub(super) const fn methods(self) -> &'static str {
         match self {
-            Route::Publish | Route::Revoke => "POST",
+            Route::Publish | Route::Revoke | Route::Reload => "POST",
             Route::Events | Route::Export | Route::StatsStream | Route::Cpu | Route::Heap => "GET",
             Route::Devices => "GET, HEAD, POST",
             Route::Connection => "GET, HEAD, DELETE",
@@ -151,6 +153,7 @@ impl Route {
             Route::Cpu | Route::Heap | Route::Audit => AdminScope::Operate,
             Route::Devices if is_change => AdminScope::Devices,
             Route::Connection | Route::Drain if is_change => AdminScope::Operate,
+            Route::Reload => AdminScope::Operate,
             Route::Events
             | Route::Connections
             | Route::Connection
@@ -181,6 +184,7 @@ impl Route {
             (Route::Revoke, &Method::POST) => Act::Revoke,
             (Route::Devices, &Method::POST) => Act::Import,
             (Route::Export, &Method::GET) => Act::Export,
+            (Route::Reload, &Method::POST) => Act::Reload,
             (Route::Drain, &Method::POST) => Act::Drain,
             (Route::Drain, &Method::DELETE) => Act::CancelDrain,
             (Route::Cpu | Route::Heap, &Method::GET) => Act::Profile,
@@ -205,6 +209,7 @@ impl Route {
             | Route::Revoke
             | Route::Nodes
             | Route::Drain
+            | Route::Reload
             | Route::Stats
             | Route::StatsStream
             | Route::Memory
@@ -227,11 +232,7 @@ impl Route {
 }
 
 impl Routes {
-    pub(super) fn new(
-        handle: Handle,
-        profiler: Option<Arc<dyn Profiler>>,
-        added_pages: AddedPages,
-    ) -> Self {
+    pub(super) fn new(handle: Handle, of_program: OfProgram, added_pages: AddedPages) -> Self {
         let mut router = matchit::Router::new();
         for (path, route) in Route::ALL {
             router.insert(path, route).expect("the paths differ");
@@ -243,7 +244,7 @@ impl Routes {
             pages: Pages::new(),
             room: Room::new(BODY_BYTES_MAX, BODY_TIMEOUT, budget_bytes),
             sign_in_room: session::room(),
-            profiler,
+            of_program,
             added_pages,
             handle,
             router,
@@ -358,6 +359,9 @@ impl Routes {
         if route == Route::Drain {
             return drain::begin(&self.handle, &body.bytes);
         }
+        if route == Route::Reload {
+            return reload::reload(self.of_program.reloader.as_ref(), &body.bytes).await;
+        }
         views::revoke(&self.handle, id, &body.bytes).await
     }
 
@@ -403,8 +407,8 @@ impl Routes {
             Route::StatsStream => self.stats.stream(),
             Route::Memory => debug::memory(&self.handle).await,
             Route::Retention => debug::retention(&self.handle, query).await,
-            Route::Cpu => profiles::cpu(self.profiler.as_ref(), query).await,
-            Route::Heap => profiles::heap(self.profiler.as_ref(), query).await,
+            Route::Cpu => profiles::cpu(self.of_program.profiler.as_ref(), query).await,
+            Route::Heap => profiles::heap(self.of_program.profiler.as_ref(), query).await,
             Route::Device => views::device(&self.handle, id).await,
             Route::Health => Ok(text("ok\n")),
             Route::Metrics => {
@@ -419,7 +423,7 @@ impl Routes {
             }
             Route::Audit => audit::look(&self.handle, query),
             // The check of the head has answered these.
-            Route::Ready | Route::Publish | Route::Revoke | Route::Session => {
+            Route::Ready | Route::Publish | Route::Revoke | Route::Reload | Route::Session => {
                 Err(Problem::method(route.methods()))
             }
         }

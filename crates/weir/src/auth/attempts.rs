@@ -1,6 +1,7 @@
 //! Limits on invalid tokens whose check is expensive.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use weir_engine::{Footprint, Nanos};
@@ -40,8 +41,10 @@ impl TokenOrigin {
 /// source.
 /// Cost: a look into a table of sources, under one of sixteen locks.
 pub(super) struct Attempts {
-    of_connections: Option<Sources>,
-    of_datagrams: Option<Sources>,
+    /// Whether failures by source are limited.
+    by_source: AtomicBool,
+    of_connections: Sources,
+    of_datagrams: Sources,
     all_datagrams: Option<Sources>,
 }
 
@@ -51,24 +54,32 @@ pub(super) struct Attempt<'a>([Option<(&'a Sources, Source)>; 2]);
 
 impl Attempts {
     pub(super) fn new(config: &AuthConfig) -> Attempts {
-        let table = |per_second: u32, burst| {
-            (per_second > 0).then(|| Sources::of_attempts(per_second, burst))
-        };
-        let of_source =
-            || table(config.failures_per_source_per_second, config.failures_per_source_burst);
+        let (per_second, burst) =
+            (config.failures_per_source_per_second, config.failures_per_source_burst);
         let all = config.jwt.datagram_failures_per_second;
         Attempts {
-            of_connections: of_source(),
-            of_datagrams: of_source(),
-            all_datagrams: table(all, all),
+            by_source: AtomicBool::new(per_second > 0),
+            of_connections: Sources::of_attempts(per_second, burst),
+            of_datagrams: Sources::of_attempts(per_second, burst),
+            all_datagrams: (all > 0).then(|| Sources::of_attempts(all, all)),
         }
+    }
+
+    /// Changes the limits by source.
+    pub(super) fn limit(&self, config: &AuthConfig) {
+        let (per_second, burst) =
+            (config.failures_per_source_per_second, config.failures_per_source_burst);
+        for table in [&self.of_connections, &self.of_datagrams] {
+            table.limit_attempts(per_second, burst);
+        }
+        self.by_source.store(per_second > 0, Ordering::Relaxed);
     }
 
     /// The sources of failed attempts.
     pub(super) fn footprint(&self) -> Footprint {
-        let tables = [&self.of_connections, &self.of_datagrams, &self.all_datagrams];
-        let mut sum = Footprint::default();
-        tables.into_iter().flatten().for_each(|table| sum += table.footprint());
+        let mut sum = self.of_connections.footprint();
+        sum += self.of_datagrams.footprint();
+        self.all_datagrams.iter().for_each(|table| sum += table.footprint());
         sum
     }
 
@@ -78,12 +89,14 @@ impl Attempts {
         origin: TokenOrigin,
         is_signed: bool,
     ) -> Result<Attempt<'_>, Duration> {
+        let by_source = self.by_source.load(Ordering::Relaxed);
+        let limited = |table| Some(table).filter(|_| by_source);
         let places = match origin {
             TokenOrigin::Connection(addr) => {
-                [(self.of_connections.as_ref(), addr.unwrap_or(UNKNOWN)), (None, UNKNOWN)]
+                [(limited(&self.of_connections), addr.unwrap_or(UNKNOWN)), (None, UNKNOWN)]
             }
             TokenOrigin::Datagram(addr) if is_signed => {
-                [(self.of_datagrams.as_ref(), addr), (self.all_datagrams.as_ref(), UNKNOWN)]
+                [(limited(&self.of_datagrams), addr), (self.all_datagrams.as_ref(), UNKNOWN)]
             }
             TokenOrigin::Datagram(_) | TokenOrigin::Settled => [(None, UNKNOWN); 2],
         };

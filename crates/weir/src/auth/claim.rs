@@ -68,7 +68,11 @@ impl Authenticator {
     ) -> Claim {
         let shows = if has_certificate { AuthKind::Certificate } else { kind };
         let doubt = match &bearer.kind {
-            _ if self.source.is_none() || self.unchecked_ids.contains(&shows) => None,
+            _ if self.source.is_none()
+                || self.credentials.load().unchecked_ids.contains(&shows) =>
+            {
+                None
+            }
             // The store itself has named the device.
             BearerKind::ExpiringCredential(expiring) if expiring.kind == AuthKind::Device => None,
             BearerKind::Configured(_) if self.grant_of_any(bearer).is_none() => None,
@@ -90,7 +94,7 @@ impl Authenticator {
             count(AuthOutcome::Accepted);
             return Ok(admission);
         };
-        let state = match timeout(self.deadline, source.state(&admission.device)).await {
+        let state = match timeout(self.deadline(), source.state(&admission.device)).await {
             Ok(Ok(state)) => state,
             not_found => {
                 if let Ok(Err(error)) = not_found {

@@ -21,7 +21,7 @@ impl Authenticator {
         CredentialsMemory {
             failures: self.attempts.footprint(),
             verified: self.jwt.as_ref().map(|jwt| jwt.footprint()).unwrap_or_default(),
-            grants: self.labels.shared.footprint(),
+            grants: self.labels().shared.footprint(),
         }
     }
 }

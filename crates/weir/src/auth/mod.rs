@@ -10,6 +10,7 @@
 pub(crate) mod admin;
 mod attempts;
 mod claim;
+mod credentials;
 pub(crate) mod devices;
 mod grants;
 pub(crate) mod jwt;
@@ -20,9 +21,12 @@ mod term;
 
 use std::collections::HashSet;
 use std::net::IpAddr;
+use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use tokio::runtime;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -31,13 +35,15 @@ use weir_store::Millis;
 use weir_wire::CloseReason;
 
 use crate::base::clock::{unix_millis, unix_time};
-use crate::base::config::{Actor, Config, TokenConfig};
+use crate::base::config::{Config, ConfigError};
 use crate::base::model::AuthKind;
 use crate::observe::counters::{AuthOutcome, Counters};
 use attempts::Attempts;
 pub(crate) use attempts::TokenOrigin;
 pub(crate) use claim::Claim;
 use claim::Confirmed;
+pub(crate) use credentials::CredentialsChange;
+use credentials::{ANONYMOUS, CERTIFICATE, Credentials, Who};
 pub(crate) use grants::{Act, Grant, GrantRef, SharedGrants};
 use jwt::Jwt;
 pub(crate) use secrets::Secrets;
@@ -46,30 +52,16 @@ pub(crate) use term::Term;
 
 /// Tokens, and the rule for callers without one.
 ///
-/// Shape: tokens of the configuration by their secret. Their grants are in a table in which equal
-/// grants share a row. Other tokens bring their own grants.
-/// Limits: 65,535 different grants of the configuration; the limit on configured tokens is lower.
+/// Shape: what the configuration says stands in [`Credentials`], which a reload replaces at once.
+/// Other tokens bring their own grants.
 /// Cost: one look-up, whatever the number of tokens. Its time does not show what a wrong token has
 /// in common with a right one. A token of a store costs a wait, a signed one its verification.
 pub(crate) struct Authenticator {
-    holders: Secrets<u32>,
-    /// By index.
-    all_holders: Vec<Holder>,
-    /// By number; the first grant is for devices without a token.
-    grants: Vec<Grant>,
+    credentials: ArcSwap<Credentials>,
+    /// Of the credentials in use, for those who only compare it.
+    version: AtomicU64,
     nobody: Grant,
-    /// Device ids with a token of their own.
-    bound: HashSet<Box<str>>,
-    /// Names of services, which no device may use.
-    services: HashSet<Box<str>>,
-    anonymous: bool,
-    device_id_bytes_max: usize,
-    /// The time limit of `Hello`, which is also the longest wait for a token.
-    deadline: Duration,
-    labels: Arc<NamedLabels>,
     source: Option<Arc<dyn TokenSource>>,
-    /// Kinds of credentials whose ids are not looked up in `source`.
-    unchecked_ids: Vec<AuthKind>,
     confirmed: Confirmed,
     jwt: Option<Arc<Jwt>>,
     /// The threads that verify signatures, on which no other work waits. `None`: the caller's
@@ -79,23 +71,19 @@ pub(crate) struct Authenticator {
     counters: Arc<Counters>,
 }
 
+/// Checked credentials that are not in use yet.
+pub(crate) struct NextCredentials(Arc<Credentials>);
+
+/// A grant, as it is at this moment.
+pub(crate) enum HeldGrant<'a> {
+    Numbered(arc_swap::Guard<Arc<Credentials>>, u16),
+    Own(&'a Grant),
+}
+
 /// The labels that topic classes name, and the grants with them. Other labels have no effect.
 pub(crate) struct NamedLabels {
     named: HashSet<Box<str>>,
-    shared: SharedGrants,
-}
-
-/// The properties of a configured token.
-struct Holder {
-    who: Who,
-    priority: Priority,
-    grant: u16,
-}
-
-enum Who {
-    AnyDevice,
-    Device(Arc<str>),
-    Service(Arc<str>),
+    shared: Arc<SharedGrants>,
 }
 
 /// The owner of a shown token, before a device id is claimed with it.
@@ -104,14 +92,16 @@ pub(crate) struct Bearer {
     kind: BearerKind,
     /// From [`crate::auth::devices::Devices::mark`], taken before the token was looked up.
     mark: u64,
+    /// The version of the credentials in which it was looked up.
+    version: u64,
 }
 
 #[derive(Debug, Clone)]
 enum BearerKind {
     /// No token was shown.
     Nobody,
-    /// The index of a token of the configuration.
-    Configured(u32),
+    /// The number of a token of the configuration.
+    Configured(u16),
     ExpiringCredential(Arc<ExpiringCredential>),
 }
 
@@ -152,6 +142,9 @@ pub(crate) struct Admission {
     pub(crate) is_kept: bool,
     /// A revocation after this mark counts: see [`crate::auth::devices::Devices::pin_since`].
     pub(crate) mark: u64,
+    /// The version of the credentials that admitted it. If others are in use when it enters, they
+    /// must admit it too: see [`Authenticator::admits`].
+    pub(crate) version: u64,
 }
 
 /// The sender of a request, which claims no device id.
@@ -159,10 +152,12 @@ pub(crate) struct Admission {
 pub(crate) struct Requester {
     /// The one device that its token or certificate stands for, or the service's name.
     pub(crate) device: Option<Arc<str>>,
-    pub(crate) grant: GrantRef,
+    pub(crate) grant: Arc<Grant>,
     pub(crate) is_service: bool,
     /// The end of its credentials, if there is one.
     pub(crate) ends: Option<Millis>,
+    /// Whether its token is one of the configuration.
+    pub(crate) is_configured: bool,
 }
 
 impl Authenticator {
@@ -173,52 +168,61 @@ impl Authenticator {
         verifier: Option<runtime::Handle>,
         counters: Arc<Counters>,
     ) -> Self {
-        let mut grants = vec![Grant::anonymous()];
-        let mut known = std::collections::HashMap::from([(Grant::anonymous(), 0)]);
-        let mut number = |grant: Grant| {
-            *known.entry(grant).or_insert_with_key(|grant| {
-                grants.push(grant.clone());
-                u16::try_from(grants.len() - 1).expect("fewer tokens can be configured")
-            })
-        };
-        let (mut holders, mut all_holders) = (Secrets::new(), Vec::new());
-        let mut hold = |token: &str, holder| {
-            let place = u32::try_from(all_holders.len()).expect("fewer tokens can be configured");
-            holders.insert(token.as_bytes(), place);
-            all_holders.push(holder);
-        };
-        let (tokens, services) = (&config.auth.tokens, &config.auth.services);
-        for token in tokens {
-            let grant = number(Grant::of_device(&token.labels));
-            let holder = Holder { who: Who::of(token), priority: token.priority, grant };
-            hold(&token.token, holder);
-        }
-        for service in services {
-            let grant = number(Grant::of_service(&service.may));
-            let who = Who::Service(service.name.as_str().into());
-            hold(&service.token, Holder { who, priority: Priority::Normal, grant });
-        }
+        let credentials = Credentials::new(config, None).expect("the number of tokens was checked");
         Self {
-            holders,
-            all_holders,
-            grants,
+            version: AtomicU64::new(credentials.version),
+            credentials: ArcSwap::from_pointee(credentials),
             nobody: Grant::anonymous().within(Vec::new()),
-            bound: tokens
-                .iter()
-                .filter_map(|token| token.device.as_deref().map(Box::from))
-                .collect(),
-            services: services.iter().map(|service| service.name.as_str().into()).collect(),
-            anonymous: config.admits_anonymous(),
-            device_id_bytes_max: config.limits.device_id_bytes_max,
-            deadline: config.connection.hello_timeout,
-            labels: Arc::new(NamedLabels::of(config)),
             source,
-            unchecked_ids: config.auth.unchecked_ids.clone(),
             confirmed: Confirmed::default(),
             jwt,
             verifier,
             attempts: Attempts::new(&config.auth),
             counters,
+        }
+    }
+
+    /// Prepares the credentials of another configuration, beside those in use.
+    ///
+    /// Errors: there are too many new tokens at once.
+    pub(crate) fn prepare(&self, config: &Config) -> Result<NextCredentials, ConfigError> {
+        let next = Credentials::new(config, Some(&self.credentials.load()))?;
+        Ok(NextCredentials(Arc::new(next)))
+    }
+
+    /// Uses the prepared credentials from now on. Nobody else may have replaced them meanwhile.
+    pub(crate) fn replace(&self, next: NextCredentials, config: &Config) -> CredentialsChange {
+        let NextCredentials(next) = next;
+        let before = self.credentials.swap(Arc::clone(&next));
+        self.version.store(next.version, Ordering::Release);
+        self.attempts.limit(&config.auth);
+        if let Some(jwt) = &self.jwt {
+            jwt.limit(&config.limits);
+            // The grants of verified tokens have only the labels that classes named then.
+            if next.labels.named != before.labels.named {
+                jwt.forget_verified();
+            }
+        }
+        next.change_from(&before)
+    }
+
+    /// The version of the credentials in use.
+    pub(crate) fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// Whether tokens are looked up elsewhere, too.
+    pub(crate) fn has_source(&self) -> bool {
+        self.source.is_some()
+    }
+
+    /// Whether the credentials in use still admit a connection with this grant and device. `version`:
+    /// the one that admitted it.
+    pub(crate) fn admits(&self, grant: &GrantRef, version: u64, device: &str) -> bool {
+        let credentials = self.credentials.load();
+        match grant {
+            GrantRef::Numbered(number) => credentials.admits(*number, version, device),
+            GrantRef::Own(_) => !credentials.is_of_service(device),
         }
     }
 
@@ -228,7 +232,8 @@ impl Authenticator {
     /// `mark` is the devices' mark at this moment.
     pub(crate) fn look(&self, token: &str, mark: u64) -> Option<Result<Bearer, NoBearer>> {
         if token.is_empty() {
-            return Some(Ok(Bearer { kind: BearerKind::Nobody, mark }));
+            let version = self.version();
+            return Some(Ok(Bearer { kind: BearerKind::Nobody, mark, version }));
         }
         if let Some(bearer) = self.configured(token, mark) {
             return Some(Ok(bearer));
@@ -245,8 +250,9 @@ impl Authenticator {
 
     /// The same for tokens of the configuration only.
     pub(crate) fn configured(&self, token: &str, mark: u64) -> Option<Bearer> {
-        let place = *self.holders.find(token.as_bytes())?;
-        Some(Bearer { kind: BearerKind::Configured(place), mark })
+        let credentials = self.credentials.load();
+        let kind = BearerKind::Configured(credentials.number(token)?);
+        Some(Bearer { kind, mark, version: credentials.version })
     }
 
     /// Looks a token up in the store or verifies its signature, after [`Authenticator::look`] did
@@ -265,7 +271,7 @@ impl Authenticator {
         })?;
         let asked = match jwt {
             Some(jwt) => self.verify(jwt, token, origin.proven()).await,
-            None => timeout(self.deadline, self.check_with_source(token)).await.ok().flatten(),
+            None => timeout(self.deadline(), self.check_with_source(token)).await.ok().flatten(),
         };
         match asked {
             Some(expiring) => {
@@ -287,7 +293,7 @@ impl Authenticator {
         let Some(source) = &self.source else { return Some(None) };
         match source.check(token).await {
             Ok(holder) => {
-                Some(holder.map(|holder| Arc::new(source::expiring(holder, &self.labels))))
+                Some(holder.map(|holder| Arc::new(source::expiring(holder, &self.labels()))))
             }
             Err(error) => {
                 tracing::debug!(%error, "a token cannot be checked");
@@ -306,14 +312,14 @@ impl Authenticator {
     ) -> Option<Option<Arc<ExpiringCredential>>> {
         self.counters.count_verification();
         let Some(verifier) = &self.verifier else {
-            return Some(jwt.verify(token, unix_time(), &self.labels, source));
+            return Some(jwt.verify(token, unix_time(), &self.labels(), source));
         };
-        let (jwt, labels, token) = (Arc::clone(jwt), Arc::clone(&self.labels), token.to_owned());
+        let (jwt, labels, token) = (Arc::clone(jwt), self.labels(), token.to_owned());
         // Dropping the set cancels a verification that has not begun.
         let mut verifying = JoinSet::new();
         verifying
             .spawn_on(async move { jwt.verify(&token, unix_time(), &labels, source) }, verifier);
-        timeout(self.deadline, verifying.join_next()).await.ok()??.ok()
+        timeout(self.deadline(), verifying.join_next()).await.ok()??.ok()
     }
 
     /// [`Authenticator::look`], then [`Authenticator::ask`] if needed.
@@ -341,7 +347,10 @@ impl Authenticator {
         mark: u64,
     ) -> Result<Bearer, NoBearer> {
         match expiring {
-            Some(expiring) => Ok(Bearer { kind: BearerKind::ExpiringCredential(expiring), mark }),
+            Some(expiring) => {
+                let (kind, version) = (BearerKind::ExpiringCredential(expiring), self.version());
+                Ok(Bearer { kind, mark, version })
+            }
             None => {
                 self.counters.count_authentication(kind, AuthOutcome::Refused);
                 Err(NoBearer::Unknown)
@@ -385,29 +394,32 @@ impl Authenticator {
             Some(_) => return Err(CloseReason::Unauthorized),
             None => device,
         };
-        self.check_id(device)?;
-        let mark = bearer.mark;
-        let admission = |device, grant, priority, is_service| {
-            let grant = GrantRef::Numbered(grant);
-            Ok(Admission { device, grant, priority, is_service, ends: None, is_kept: false, mark })
+        let credentials = self.credentials.load();
+        credentials.check_id(device)?;
+        let (mark, version) = (bearer.mark, credentials.version);
+        let admission = |device, number, priority, is_service| {
+            let grant = GrantRef::Numbered(number);
+            let (ends, is_kept) = (None, false);
+            Ok(Admission { device, grant, priority, is_service, ends, is_kept, mark, version })
         };
-        let place = match &bearer.kind {
+        let number = match &bearer.kind {
             BearerKind::Nobody => {
-                let device = match named {
-                    Some(named) if !self.is_of_service(named) => named.into(),
-                    None if self.anonymous => self.claimed(device)?,
+                let (device, number) = match named {
+                    Some(named) if !credentials.is_of_service(named) => (named.into(), CERTIFICATE),
+                    None if credentials.anonymous => (credentials.claimed(device)?, ANONYMOUS),
                     Some(_) | None => return Err(CloseReason::Unauthorized),
                 };
-                return admission(device, 0, Priority::Normal, false);
+                return admission(device, number, Priority::Normal, false);
             }
             BearerKind::ExpiringCredential(expiring) => {
-                return self.check_mortal(device, expiring, mark);
+                return credentials.check_mortal(device, expiring, mark);
             }
-            BearerKind::Configured(place) => *place,
+            BearerKind::Configured(number) => *number,
         };
-        let holder = &self.all_holders[place as usize];
-        let (device, is_service) = match &holder.who {
-            Who::AnyDevice => (self.claimed(device)?, false),
+        // The token was removed after it was looked up.
+        let row = credentials.row_of(number, bearer.version).ok_or(CloseReason::Revoked)?;
+        let (device, is_service) = match &row.who {
+            Who::AnyDevice => (credentials.claimed(device)?, false),
             Who::Device(bound) if device.is_empty() || *device == **bound => {
                 (Arc::clone(bound), false)
             }
@@ -415,9 +427,96 @@ impl Authenticator {
             Who::Service(name) if is_named(device, name) => (device.into(), true),
             Who::Device(_) | Who::Service(_) => return Err(CloseReason::Unauthorized),
         };
-        admission(device, holder.grant, holder.priority, is_service)
+        admission(device, number, row.priority, is_service)
     }
 
+    /// The sender of a request, by the rules of [`Authenticator::admit`].
+    ///
+    /// A token for any device names no device, and neither does anonymous mode.
+    pub(crate) async fn identify(
+        &self,
+        named: Option<&str>,
+        bearer: &Bearer,
+    ) -> Result<Requester, NoBearer> {
+        if named.is_none()
+            && let Some(grant) = self.grant_of_any(bearer)
+        {
+            let outcome =
+                if grant.is_some() { AuthOutcome::Accepted } else { AuthOutcome::Refused };
+            self.counters.count_authentication(bearer.kind(false), outcome);
+            let grant = grant.ok_or(NoBearer::Unknown)?;
+            let (is_service, is_configured) = (false, bearer.is_configured());
+            return Ok(Requester { device: None, grant, is_service, ends: None, is_configured });
+        }
+        let claim = self.admit(named, "", bearer).map_err(|_| NoBearer::Unknown)?;
+        let admission = match claim.settled(self) {
+            Ok(admission) => admission,
+            Err(claim) => Box::pin(self.confirm_again(claim)).await?,
+        };
+        let Admission { device, grant, is_service, ends, .. } = admission;
+        let grant = match grant {
+            GrantRef::Numbered(number) => Arc::clone(self.credentials.load().grant(number)),
+            GrantRef::Own(grant) => grant,
+        };
+        let is_configured = bearer.is_configured();
+        Ok(Requester { device: Some(device), grant, is_service, ends, is_configured })
+    }
+
+    /// The grant of a caller that may be any device. `None`: the caller is a certain one;
+    /// `Some(None)`: anonymous mode is off.
+    fn grant_of_any(&self, bearer: &Bearer) -> Option<Option<Arc<Grant>>> {
+        let credentials = self.credentials.load();
+        match bearer.kind {
+            BearerKind::Nobody => {
+                let grant = credentials.anonymous.then(|| credentials.grant(ANONYMOUS));
+                Some(grant.map(Arc::clone))
+            }
+            BearerKind::Configured(number) => match credentials.row_of(number, bearer.version) {
+                Some(row) => (row.who == Who::AnyDevice).then(|| Some(Arc::clone(&row.grant))),
+                // It was removed meanwhile.
+                None => Some(None),
+            },
+            BearerKind::ExpiringCredential(_) => None,
+        }
+    }
+
+    /// The grant behind a reference.
+    pub(crate) fn grant<'a>(&self, grant: &'a GrantRef) -> HeldGrant<'a> {
+        match grant {
+            GrantRef::Numbered(number) => self.numbered(*number),
+            GrantRef::Own(grant) => HeldGrant::Own(grant),
+        }
+    }
+
+    /// The grant with the number that a connection carries.
+    pub(crate) fn numbered(&self, number: u16) -> HeldGrant<'static> {
+        HeldGrant::Numbered(self.credentials.load(), number)
+    }
+
+    fn deadline(&self) -> Duration {
+        self.credentials.load().deadline
+    }
+
+    fn labels(&self) -> Arc<NamedLabels> {
+        Arc::clone(&self.credentials.load().labels)
+    }
+
+    /// The grant of a connection that has gone: no rights.
+    pub(crate) fn nobody(&self) -> &Grant {
+        &self.nobody
+    }
+
+    /// Reads the keys of signed tokens again; `false` if there are none.
+    pub(crate) fn ask_reload(&self) -> bool {
+        self.jwt.as_ref().map(|jwt| jwt.ask_reload()).is_some()
+    }
+
+    pub(crate) fn jwt(&self) -> Option<&Arc<Jwt>> {
+        self.jwt.as_ref()
+    }
+}
+
+impl Credentials {
     fn check_mortal(
         &self,
         device: &str,
@@ -437,74 +536,8 @@ impl Authenticator {
             ends: Some(expiring.ends),
             is_kept: expiring.kind == AuthKind::Device,
             mark,
+            version: self.version,
         })
-    }
-
-    /// The sender of a request, by the rules of [`Authenticator::admit`].
-    ///
-    /// A token for any device names no device, and neither does anonymous mode.
-    pub(crate) async fn identify(
-        &self,
-        named: Option<&str>,
-        bearer: &Bearer,
-    ) -> Result<Requester, NoBearer> {
-        if named.is_none()
-            && let Some(grant) = self.grant_of_any(bearer)
-        {
-            let outcome =
-                if grant.is_some() { AuthOutcome::Accepted } else { AuthOutcome::Refused };
-            self.counters.count_authentication(bearer.kind(false), outcome);
-            let grant = GrantRef::Numbered(grant.ok_or(NoBearer::Unknown)?);
-            return Ok(Requester { device: None, grant, is_service: false, ends: None });
-        }
-        let claim = self.admit(named, "", bearer).map_err(|_| NoBearer::Unknown)?;
-        let admission = match claim.settled(self) {
-            Ok(admission) => admission,
-            Err(claim) => Box::pin(self.confirm_again(claim)).await?,
-        };
-        let Admission { device, grant, is_service, ends, .. } = admission;
-        Ok(Requester { device: Some(device), grant, is_service, ends })
-    }
-
-    /// The grant of a caller that may be any device. `None`: the caller is a certain one;
-    /// `Some(None)`: anonymous mode is off.
-    fn grant_of_any(&self, bearer: &Bearer) -> Option<Option<u16>> {
-        match bearer.kind {
-            BearerKind::Nobody => Some(self.anonymous.then_some(0)),
-            BearerKind::Configured(place) => {
-                let holder = &self.all_holders[place as usize];
-                matches!(holder.who, Who::AnyDevice).then_some(Some(holder.grant))
-            }
-            BearerKind::ExpiringCredential(_) => None,
-        }
-    }
-
-    /// The grant behind a reference.
-    pub(crate) fn grant<'a>(&'a self, grant: &'a GrantRef) -> &'a Grant {
-        match grant {
-            GrantRef::Numbered(number) => self.numbered(*number),
-            GrantRef::Own(grant) => grant,
-        }
-    }
-
-    /// The grant with the number that a connection carries.
-    pub(crate) fn numbered(&self, number: u16) -> &Grant {
-        // All numbers were assigned here.
-        self.grants.get(usize::from(number)).unwrap_or(&self.grants[0])
-    }
-
-    /// The grant of a connection that has gone: no rights.
-    pub(crate) fn nobody(&self) -> &Grant {
-        &self.nobody
-    }
-
-    /// Reads the keys of signed tokens again; `false` if there are none.
-    pub(crate) fn ask_reload(&self) -> bool {
-        self.jwt.as_ref().map(|jwt| jwt.ask_reload()).is_some()
-    }
-
-    pub(crate) fn jwt(&self) -> Option<&Arc<Jwt>> {
-        self.jwt.as_ref()
     }
 
     fn check_id(&self, device: &str) -> Result<(), CloseReason> {
@@ -519,23 +552,29 @@ impl Authenticator {
         if device.is_empty() {
             return Err(CloseReason::Malformed);
         }
-        if self.bound.contains(device) {
-            return Err(CloseReason::Unauthorized);
+        match self.is_free(device) {
+            true => Ok(device.into()),
+            false => Err(CloseReason::Unauthorized),
         }
-        if self.is_of_service(device) {
-            return Err(CloseReason::Unauthorized);
-        }
-        Ok(device.into())
     }
+}
 
-    /// Whether the id is a service's name, or begins with one and a slash.
-    fn is_of_service(&self, device: &str) -> bool {
-        let mut ends = device.match_indices('/').map(|(end, _)| end).chain([device.len()]);
-        !self.services.is_empty() && ends.any(|end| self.services.contains(&device[..end]))
+impl Deref for HeldGrant<'_> {
+    type Target = Grant;
+
+    fn deref(&self) -> &Grant {
+        match self {
+            HeldGrant::Numbered(credentials, number) => credentials.grant(*number),
+            HeldGrant::Own(grant) => grant,
+        }
     }
 }
 
 impl Bearer {
+    fn is_configured(&self) -> bool {
+        matches!(self.kind, BearerKind::Configured(_))
+    }
+
     /// The kind under which it is counted.
     fn kind(&self, has_certificate: bool) -> AuthKind {
         match &self.kind {
@@ -548,16 +587,6 @@ impl Bearer {
 }
 
 impl NamedLabels {
-    fn of(config: &Config) -> NamedLabels {
-        let actors =
-            config.topic_classes.iter().flat_map(|class| [&class.publish, &class.subscribe]);
-        let named = actors.flatten().filter_map(|actor| match actor {
-            Actor::Label(label) => Some(Box::from(label.as_str())),
-            Actor::Devices | Actor::Services => None,
-        });
-        NamedLabels { named: named.collect(), shared: SharedGrants::default() }
-    }
-
     /// The grant of a device with these labels.
     fn grant(&self, labels: impl Iterator<Item = String>) -> Grant {
         let labels: Vec<String> = labels.filter(|label| self.named.contains(&**label)).collect();
@@ -566,12 +595,6 @@ impl NamedLabels {
 
     fn share(&self, grant: Grant) -> Arc<Grant> {
         self.shared.share(grant)
-    }
-}
-
-impl Who {
-    fn of(token: &TokenConfig) -> Who {
-        token.device.as_deref().map_or(Who::AnyDevice, |device| Who::Device(device.into()))
     }
 }
 

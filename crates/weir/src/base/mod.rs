@@ -4,6 +4,7 @@
 pub(crate) mod clock;
 pub(crate) mod config;
 pub(crate) mod deadline;
+pub(crate) mod derived;
 pub(crate) mod diagnostics;
 pub(crate) mod files;
 pub(crate) mod frames;
@@ -19,6 +20,7 @@ pub(crate) mod private;
 pub(crate) mod profiler;
 pub(crate) mod proxy;
 pub(crate) mod read_buffer;
+pub(crate) mod reloader;
 pub(crate) mod slab;
 pub(crate) mod threads;
 pub(crate) mod token_hash;

@@ -41,6 +41,8 @@ pub(crate) struct Pending {
     pub(crate) priority: Priority,
     /// The connection origin: source, grant, format and client.
     pub(crate) origin: Origin,
+    /// The version of the credentials that admitted it.
+    pub(crate) version: u64,
     /// Whether `limits.publishes_per_second` applies to the connection.
     pub(crate) publish_limited: bool,
     /// The use of the client program's name.

@@ -66,14 +66,18 @@ impl Begun {
 
 impl Idempotency {
     pub(crate) fn new(budget: &Arc<Budget>, keys_max: usize) -> Arc<Idempotency> {
-        let keys_max = keys_max.min(budget.bytes_max_of(Share::Http) / 8 / KEY_BYTES).max(1);
-        let answers = Duplicates::new(keys_max, Entry::KEY_KEPT);
+        let answers = Duplicates::new(keys_max_of(budget, keys_max), Entry::KEY_KEPT);
         Arc::new(Idempotency {
             budget: Arc::clone(budget),
             table: Mutex::new(Table { answers, charged: 0 }),
             repeated: AtomicU64::default(),
             forgotten: AtomicU64::default(),
         })
+    }
+
+    /// Changes the limit for further keys.
+    pub(crate) fn limit(&self, keys_max: usize) {
+        self.lock().answers.limit(keys_max_of(&self.budget, keys_max));
     }
 
     /// Publishes a message, unless one with its key and target was published before: then the
@@ -176,6 +180,11 @@ impl Drop for Idempotency {
     fn drop(&mut self) {
         self.budget.give(Share::Http, self.lock().charged);
     }
+}
+
+/// The configured limit, or what an eighth of HTTP's share has room for.
+fn keys_max_of(budget: &Budget, keys_max: usize) -> usize {
+    keys_max.min(budget.bytes_max_of(Share::Http) / 8 / KEY_BYTES).max(1)
 }
 
 /// What a key takes at worst: its place in a hash map that has just grown, and in a queue that has.

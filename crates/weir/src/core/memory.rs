@@ -111,7 +111,7 @@ impl SharedState {
             shards.add(&self.survey(shard, 0).await?.0);
         }
         let mut parts = Parts::default();
-        let patterns: Vec<Option<&str>> = self.router.class_patterns().collect();
+        let patterns = self.router.class_patterns();
         parts.add_shards(&shards, &patterns);
         self.add_messages(&patterns, &mut parts);
         parts.add_topics(&self.router.memory(0).await);
@@ -156,16 +156,16 @@ impl SharedState {
         }
     }
 
-    fn add_messages(&self, patterns: &[Option<&str>], parts: &mut Parts) {
+    fn add_messages(&self, patterns: &[(u16, Option<String>)], parts: &mut Parts) {
         let budget = self.engine().budget();
-        for (class, pattern) in (0u16..).zip(patterns) {
+        for (class, pattern) in patterns {
             for place in MessagePlace::ALL {
                 let name = match place {
                     MessagePlace::Moving => "messages_moving",
                     MessagePlace::Retained => "messages_in_rings",
                     MessagePlace::Waiting => "messages_waiting",
                 };
-                parts.add_of(name, *pattern, budget.messages(class, place));
+                parts.add_of(name, pattern.as_deref(), budget.messages(*class, place));
             }
         }
     }
@@ -237,12 +237,14 @@ impl Parts {
         }
     }
 
-    fn add_shards(&mut self, shards: &ShardMemory, patterns: &[Option<&str>]) {
+    fn add_shards(&mut self, shards: &ShardMemory, patterns: &[(u16, Option<String>)]) {
         self.add("connections", shards.connections);
         self.add("tls", shards.tls);
         self.add("members", shards.members);
-        for (pattern, outboxes) in patterns.iter().zip(&shards.outboxes) {
-            self.add_of("outboxes", *pattern, *outboxes);
+        for (class, pattern) in patterns {
+            if let Some(outboxes) = shards.outboxes.get(usize::from(*class)) {
+                self.add_of("outboxes", pattern.as_deref(), *outboxes);
+            }
         }
         self.add("outboxes_spare", shards.spare_outboxes);
         for purpose in BlockPurpose::ALL {

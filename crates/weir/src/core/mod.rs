@@ -14,5 +14,7 @@ pub(crate) mod node;
 pub(crate) mod presence;
 pub(crate) mod publish;
 pub(crate) mod publishing;
+pub(crate) mod recheck;
+pub(crate) mod reload;
 pub(crate) mod rights;
 pub(crate) mod state;

@@ -80,7 +80,7 @@ impl Handle {
         publication: &Publication<'_>,
     ) -> Result<Option<Publishing>, NotPublished> {
         let shared = self.shared();
-        validate_name(topic, shared.config().limits.topic_bytes_max).map_err(PublishError::from)?;
+        validate_name(topic, shared.router.name_bytes_max()).map_err(PublishError::from)?;
         let entered;
         let device = match caller.device {
             CallerDevice::Named(device) => device.unwrap_or_default(),
@@ -150,11 +150,14 @@ impl SharedState {
         let draft = || Draft::new(self, publication, publisher);
         Ok(match publication.target {
             Target::Topic(topic) => {
-                let limit = self.config().limits.topic_bytes_max;
+                let limit = self.router.name_bytes_max();
                 validate_name(topic, limit).map_err(PublishError::from)?;
                 let destination = self.router.destination(topic);
-                permit(topic, destination.class())?;
-                match self.cluster.as_ref().filter(|_| destination.class().is_cluster) {
+                let class = destination.class();
+                permit(topic, &class)?;
+                let is_cluster = class.is_cluster;
+                drop(class);
+                match self.cluster.as_ref().filter(|_| is_cluster) {
                     Some(cluster) => {
                         self.publish_to_cluster(cluster, topic, destination, &draft()?)?
                     }
@@ -305,7 +308,7 @@ impl<'a> Draft<'a> {
             offset: u64::MAX,
             sender: publication.sender.map_or(0, ConnId::to_u64),
         };
-        let (bytes, limit) = (push.frame_bytes(), shared.config().limits.frame_bytes_max);
+        let (bytes, limit) = (push.frame_bytes(), shared.router.frame_bytes_max());
         if bytes > limit {
             return Err(PublishError::TooLarge { bytes, limit });
         }

@@ -43,9 +43,9 @@ impl SharedState {
         act: Act,
         topic: &str,
     ) -> Result<Destination, Denied> {
-        validate_name(topic, self.config().limits.topic_bytes_max).map_err(Denied::Name)?;
+        validate_name(topic, self.router.name_bytes_max()).map_err(Denied::Name)?;
         let destination = self.router.destination(topic);
-        let permitted = self.permit_class(caller, act, topic, destination.class());
+        let permitted = self.permit_class(caller, act, topic, &destination.class());
         permitted.map(|()| destination).map_err(Denied::NotPermitted)
     }
 
@@ -62,6 +62,7 @@ impl SharedState {
         let is_own =
             || !class.pattern.has_device() || self.is_own(caller.device, &class.pattern, topic);
         if caller.grant.permits(Act::Subscribe, &class.presence_for, is_own) {
+            drop(class);
             return Ok(destination);
         }
         let actors: Vec<String> = class.presence_for.iter().map(Actor::to_string).collect();
@@ -74,15 +75,27 @@ impl SharedState {
 
     /// Checks that the class of the topic has presence.
     pub(crate) fn check_presence(&self, topic: &str) -> Result<Destination, Denied> {
-        validate_name(topic, self.config().limits.topic_bytes_max).map_err(Denied::Name)?;
+        validate_name(topic, self.router.name_bytes_max()).map_err(Denied::Name)?;
         let destination = self.router.destination(topic);
-        if destination.class().presence {
-            return Ok(destination);
+        let class = destination.class();
+        if !class.presence {
+            let pattern = class.pattern.as_str();
+            let detail =
+                format!("topics of class {pattern:?} have no presence (topic_classes, presence)");
+            return Err(Denied::NoPresence(detail));
         }
-        let pattern = destination.class().pattern.as_str();
-        let detail =
-            format!("topics of class {pattern:?} have no presence (topic_classes, presence)");
-        Err(Denied::NoPresence(detail))
+        drop(class);
+        Ok(destination)
+    }
+
+    /// Whether a member of a topic may stay. `watches`: it hears who enters and leaves.
+    pub(crate) fn permits_member(&self, caller: &Caller<'_>, topic: &str, watches: bool) -> bool {
+        let destination = self.router.destination(topic);
+        let class = destination.class();
+        let is_own =
+            || !class.pattern.has_device() || self.is_own(caller.device, &class.pattern, topic);
+        self.permit_class(caller, Act::Subscribe, topic, &class).is_ok()
+            && (!watches || caller.grant.permits(Act::Subscribe, &class.presence_for, is_own))
     }
 
     /// Checks the right to act for a topic whose class is known.

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use arc_swap::{ArcSwap, Guard};
+use tokio::sync::{Mutex, watch};
 use weir_broker::EventHandler;
 use weir_engine::{Engine, Mailbox, Nanos, OwnNode};
 
@@ -27,6 +28,7 @@ use crate::core::ends::Ends;
 use crate::core::events::Bus;
 use crate::core::idempotency::Idempotency;
 use crate::core::node::ClusterNode;
+use crate::core::recheck::Rechecks;
 use crate::limits::admission::{Admission, TableLimits};
 use crate::limits::http_ledger::HttpShare;
 use crate::limits::rates::Rates;
@@ -60,6 +62,8 @@ pub(crate) struct SharedState {
     pub(crate) admission: Arc<Admission>,
     /// The publish rates of each device's requests, over HTTP and by datagram together.
     pub(crate) publish_rates: Rates,
+    /// The rates of datagrams from each source.
+    pub(crate) datagram_rates: Arc<Rates>,
     /// Keys of messages that the broker does not know.
     pub(crate) idempotency: Arc<Idempotency>,
     /// Formats that connections have used.
@@ -83,7 +87,11 @@ pub(crate) struct SharedState {
     /// Whether the gateway admits nothing new: it ends, or is being emptied.
     pub(crate) draining: watch::Sender<bool>,
     pub(crate) drains: Drains,
-    config: Config,
+    pub(crate) rechecks: Rechecks,
+    /// Held while a configuration is applied.
+    pub(in crate::core) reloading: Mutex<()>,
+    /// The configuration in use.
+    config: ArcSwap<Config>,
     engine: Engine,
     mailboxes: Arc<Mailboxes>,
     counters: Arc<Counters>,
@@ -187,6 +195,10 @@ impl SharedState {
                 tables,
             ),
             publish_rates: Rates::new(limits.publishes_per_second, limits.publish_burst),
+            datagram_rates: Arc::new(Rates::new(
+                config.udp.datagrams_per_source_per_second,
+                config.udp.datagrams_per_source_burst,
+            )),
             idempotency: Idempotency::new(engine.budget(), limits.idempotency_keys_max),
             formats: SharedFormats::default(),
             tls,
@@ -201,16 +213,23 @@ impl SharedState {
             activator,
             draining,
             drains: Drains::new(shards),
+            rechecks: Rechecks::new(shards),
+            reloading: Mutex::default(),
             engine,
             mailboxes,
             counters,
             message_ids: AtomicU64::new(started_ms << MESSAGE_COUNT_BITS),
-            config,
+            config: ArcSwap::from_pointee(config),
         })
     }
 
-    pub(crate) fn config(&self) -> &Config {
-        &self.config
+    /// The configuration in use. A reload replaces it.
+    pub(crate) fn config(&self) -> Guard<Arc<Config>> {
+        self.config.load()
+    }
+
+    pub(in crate::core) fn set_config(&self, config: Arc<Config>) {
+        self.config.store(config);
     }
 
     pub(crate) fn engine(&self) -> &Engine {

@@ -10,13 +10,14 @@ use super::{
     Gateway, OWN_DESCRIPTORS, Settling, StartError, Started, addrs, bind_admin, bind_all, launch,
     start_shards,
 };
-use crate::admin::AdminPage;
+use crate::admin::{AdminPage, OfProgram};
 use crate::auth::jwt::Jwt;
 use crate::auth::{Authenticator, TokenSource};
 use crate::base::config::{CertificateConfig, Config, Scope, TlsVersion};
 use crate::base::diagnostics::Diagnostics;
 use crate::base::model::Spoken;
 use crate::base::profiler::Profiler;
+use crate::base::reloader::Reloader;
 use crate::base::threads::{OpenFiles, Resources, raise_open_files};
 use crate::cluster::{self, BrokerEvents, OpenBroker};
 use crate::core::handle::{FromDevice, Handle, OnPublish, Refusal};
@@ -27,6 +28,7 @@ use crate::observe::access::AccessLog;
 use crate::observe::counters::Counters;
 use crate::provisioning::device_store::DeviceStore;
 use crate::tls::{NoKey, SigningKeys};
+use crate::topics::CLASS_NUMBERS;
 use crate::{admin, limits::admission, tls, udp};
 
 /// A gateway before it runs.
@@ -41,7 +43,7 @@ pub struct GatewayBuilder {
     tokens: Option<Arc<dyn TokenSource>>,
     device_store: Option<Arc<DeviceStore>>,
     broker: Option<OpenBroker>,
-    profiler: Option<Arc<dyn Profiler>>,
+    of_program: OfProgram,
     pages: Vec<AdminPage>,
     pub(super) depths: Depths,
 }
@@ -154,7 +156,14 @@ impl GatewayBuilder {
     /// Lets the admin API answer `/v1/debug/cpu` and `/v1/debug/heap` with profiles that `profiler`
     /// makes. Without it, these paths have nothing.
     pub fn profiler(mut self, profiler: Arc<dyn Profiler>) -> Self {
-        self.profiler = Some(profiler);
+        self.of_program.profiler = Some(profiler);
+        self
+    }
+
+    /// Lets the admin API answer `POST /v1/reload`: `reloader` reads the configuration again, and
+    /// applies it with [`Handle::reload`]. Without it, this path has nothing.
+    pub fn reloader(mut self, reloader: Arc<dyn Reloader>) -> Self {
+        self.of_program.reloader = Some(reloader);
         self
     }
 
@@ -188,7 +197,7 @@ impl GatewayBuilder {
             tokens,
             device_store,
             broker,
-            profiler,
+            of_program,
             pages,
             depths,
         } = self;
@@ -241,7 +250,7 @@ impl GatewayBuilder {
         let handle = Handle::new(shared, on_publish);
         let udp = udp::start(&handle, udp).map_err(StartError::Udp)?;
         let mut gateway =
-            launch(handle, settling, queues, listeners, admin, (profiler, pages), started).await;
+            launch(handle, settling, queues, listeners, admin, (of_program, pages), started).await;
         gateway.udp = udp;
         Ok(gateway)
     }
@@ -253,9 +262,7 @@ fn table_limits(open_files: &OpenFiles, shard: Option<usize>) -> TableLimits {
 }
 
 fn byte_budget(config: &Config, resources: &Resources, bytes: usize) -> Arc<Budget> {
-    // Messages of the default class, and those to no topic, have a number too.
-    let classes = config.topic_classes.len() + 2;
-    Budget::with_classes(bytes, config.retention_bytes(resources), classes)
+    Budget::with_classes(bytes, config.retention_bytes(resources), CLASS_NUMBERS)
 }
 
 fn authenticator(
@@ -290,7 +297,8 @@ async fn join_cluster(shared: &Arc<SharedState>, events: Option<Arc<BrokerEvents
     if let (Some(node), Some(events)) = (&shared.node, events) {
         node.begin(shared, &events).await;
     }
-    let config = &shared.config().tls;
+    let config = shared.config();
+    let config = &config.tls;
     // TLS 1.3 has no stored sessions.
     let is_asked =
         config.session_cache == Scope::Cluster && config.min_version == TlsVersion::Tls12;

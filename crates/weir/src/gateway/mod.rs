@@ -15,14 +15,12 @@ use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 use weir_engine::datagrams::DatagramBuffers;
-use weir_engine::{
-    Budget, ConnId, DrainWhat, Engine, Front, OwnNode, ShardSettings, Transport, Urgent,
-};
+use weir_engine::{Budget, DrainWhat, Engine, Front, OwnNode, ShardSettings, Transport, Urgent};
 
+use crate::admin::OfProgram;
 use crate::auth::jwt::{self, JwtKeyError};
 use crate::base::config::{Config, ConfigError};
 use crate::base::model::Spoken;
-use crate::base::profiler::Profiler;
 use crate::base::threads::{OpenFiles, Resources};
 use crate::base::workers::Workers;
 use crate::cluster::run_presence;
@@ -31,6 +29,7 @@ use crate::connection::listener::{self, Buffers, Door, Listener, Serve};
 use crate::connection::opening;
 use crate::connection::reports::{self, Reports};
 use crate::core::handle::Handle;
+use crate::core::reload::shard_limits;
 use crate::core::state::SharedState;
 use crate::http::{self, Edge};
 use crate::observe::access::AccessLogError;
@@ -445,30 +444,15 @@ fn start_shards(
     budget: Arc<Budget>,
     pins: &[Option<usize>],
 ) -> Result<(Engine, Vec<Reports>), StartError> {
-    let (limits, connection) = (&config.limits, &config.connection);
     let own_descriptors = shard_sockets_max.is_some();
-    let room = shard_sockets_max.unwrap_or(usize::MAX);
     let settings = ShardSettings {
         node,
         own_descriptors,
-        // A shard alone may reach the limit; the front enforces it for all shards together.
-        connections_max: limits.connections_max.min(ConnId::SLOTS_MAX).min(room),
-        topics_per_connection_max: limits.topics_per_connection_max,
-        frame_bytes_max: limits.frame_bytes_max,
-        low_watermark_bytes: connection.low_watermark_bytes,
-        high_watermark_bytes: connection.high_watermark_bytes,
-        conflation_keys_max: limits.conflation_keys_max,
-        publishes_per_second: limits.publishes_per_second,
-        publish_burst: limits.publish_burst,
-        frames_per_second: limits.frames_per_second,
-        frame_burst: limits.frame_burst,
         allocated_bytes,
-        stall_timeout: connection.stall_timeout,
-        frame_timeout: connection.frame_timeout,
         retry_after_ms: frames::RETRY_AFTER_MS,
         message_capacity: depths.messages,
         control_capacity: depths.control,
-        ..ShardSettings::default()
+        ..shard_limits(config, shard_sockets_max)
     };
     let mut queues = Vec::with_capacity(pins.len());
     let mut fronts: Vec<(Box<dyn Front>, Option<usize>)> = Vec::with_capacity(pins.len());
@@ -494,7 +478,7 @@ async fn launch(
     queues: Vec<Reports>,
     bound: Vec<Bound>,
     admin: Option<(SocketAddr, TcpListener)>,
-    (profiler, pages): (Option<Arc<dyn Profiler>>, admin::AddedPages),
+    admin_parts: (OfProgram, admin::AddedPages),
     started: Started,
 ) -> Gateway {
     let shared = Arc::clone(handle.shared());
@@ -506,10 +490,7 @@ async fn launch(
     let edge = settling.http.as_ref().map(|threads| Edge::start(&handle, threads));
     services.spawn(retire_topics(Arc::clone(&shared)));
     services.spawn(sweep_rings(Arc::clone(&shared)));
-    for ticker in 0..shared.router.ticker_count() {
-        let shared = Arc::clone(&shared);
-        services.spawn(async move { shared.router.run_ticks(ticker).await });
-    }
+    services.spawn(Arc::clone(&shared.router).run_ticks());
     services.spawn(drain::run(Arc::clone(&shared)));
     services.spawn(admission::maintain(Arc::clone(&shared.admission)));
     services.spawn(admission::watch_memory(Arc::clone(&shared.admission)));
@@ -537,7 +518,7 @@ async fn launch(
         let handle = handle.clone();
         let (stop, stopped) = oneshot::channel();
         let stopped = async { stopped.await.unwrap_or_default() };
-        (stop, tokio::spawn(admin::serve(listener, handle, (profiler, pages), stopped)))
+        (stop, tokio::spawn(admin::serve(listener, handle, admin_parts, stopped)))
     });
     shared.readiness.set_listening();
     let started = Box::new(started);

@@ -90,8 +90,8 @@ impl Edge {
         let share = &shared.http_share;
         Edge {
             shared: Arc::clone(shared),
-            api: Api::new(handle.clone(), config),
-            registry: Registry::new(config, share),
+            api: Api::new(handle.clone(), &config),
+            registry: Registry::new(&config, share),
             counters: Arc::clone(shared.counters()),
             h1: h1::builder(&config.http),
             h2: config.http.clone(),
@@ -103,7 +103,8 @@ impl Edge {
     /// The default interval of signs of life to readers of events. It is half the heartbeat of
     /// other connections, because proxies give up on a silent answer after a minute.
     fn heartbeat_of_events_ms(&self) -> u32 {
-        let connection = &self.shared.config().connection;
+        let config = self.shared.config();
+        let connection = &config.connection;
         let heartbeat = (connection.heartbeat / 2).max(connection.heartbeat_min);
         u32::try_from(heartbeat.as_millis()).unwrap_or(u32::MAX)
     }

@@ -12,7 +12,7 @@ use crate::observe::counters::ConnectRefuseCause;
 pub(crate) struct Assignments {
     by_shard: Box<[AtomicUsize]>,
     total: AtomicUsize,
-    connections_max: usize,
+    connections_max: AtomicUsize,
     /// Present if each shard has a descriptor table of its own.
     own_tables: Option<OwnTables>,
 }
@@ -37,13 +37,20 @@ impl Assignments {
         let connections_max = connections_max.min(shards * ConnId::SLOTS_MAX);
         let by_shard = (0..shards).map(|_| AtomicUsize::new(0)).collect();
         let own_tables = sockets_max.map(|sockets_max| OwnTables { sockets_max, stats });
-        Self { by_shard, total: AtomicUsize::new(0), connections_max, own_tables }
+        let (total, connections_max) = (AtomicUsize::new(0), AtomicUsize::new(connections_max));
+        Self { by_shard, total, connections_max, own_tables }
+    }
+
+    /// Changes the limit for further connections.
+    pub(crate) fn limit(&self, connections_max: usize) {
+        let numbered = self.by_shard.len() * ConnId::SLOTS_MAX;
+        self.connections_max.store(connections_max.min(numbered), Ordering::Relaxed);
     }
 
     /// Whether there is room for one more now.
     pub(crate) fn check(&self) -> Result<(), ConnectRefuseCause> {
         let total = self.total.load(Ordering::Relaxed);
-        if total >= self.connections_max {
+        if total >= self.connections_max.load(Ordering::Relaxed) {
             return Err(ConnectRefuseCause::ConnectionsMax);
         }
         let has_room = self.own_tables.as_ref().is_none_or(|tables| {
@@ -57,7 +64,7 @@ impl Assignments {
 
     /// Chooses the shard with the fewest sockets, and counts one more connection there.
     pub(crate) fn assign(&self) -> Result<usize, ConnectRefuseCause> {
-        let max = self.connections_max;
+        let max = self.connections_max.load(Ordering::Relaxed);
         let entered = self.total.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| {
             (count < max).then_some(count + 1)
         });

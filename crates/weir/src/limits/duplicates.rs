@@ -60,6 +60,11 @@ impl<A> Duplicates<A> {
         }
     }
 
+    /// Changes the limit. Answers beyond a lower one are forgotten as others come.
+    pub(crate) fn limit(&mut self, max: usize) {
+        self.max = max;
+    }
+
     /// The key of a request. `owner` is its token, its serial number or its caller. `what` is
     /// everything that distinguishes two requests of one owner.
     pub(crate) fn key(&self, owner: &str, what: impl Hash) -> Key {

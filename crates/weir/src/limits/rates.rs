@@ -5,7 +5,8 @@
 
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::net::IpAddr;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use weir_engine::{Footprint, Nanos, rounded};
@@ -28,10 +29,11 @@ pub(crate) enum Sender<'a> {
 /// rate.
 /// Cost: one lock, under which nothing waits; no allocation.
 pub(crate) struct Rates {
-    /// `None`: no limit.
-    rate: Option<Rate>,
+    /// The rate above the burst, 32 bits each. A rate of 0: no limit.
+    rate: AtomicU64,
     hasher: RandomState,
-    buckets: Box<[Mutex<Bucket>]>,
+    /// Present once there is a limit.
+    buckets: OnceLock<Box<[Mutex<Bucket>]>>,
 }
 
 impl<'a> Sender<'a> {
@@ -43,23 +45,40 @@ impl<'a> Sender<'a> {
 impl Rates {
     /// `per_second` 0: no limit.
     pub(crate) fn new(per_second: u32, burst: u32) -> Self {
-        let rate = (per_second > 0).then_some(Rate { per_second, burst: burst.max(1) });
-        let places = if rate.is_some() { PLACES } else { 0 };
-        let buckets = (0..places).map(|_| Mutex::default()).collect();
-        Self { rate, hasher: RandomState::new(), buckets }
+        let (hasher, buckets) = (RandomState::new(), OnceLock::new());
+        let rates = Self { rate: AtomicU64::new(0), hasher, buckets };
+        rates.limit(per_second, burst);
+        rates
+    }
+
+    /// Changes the rate; 0: no limit.
+    pub(crate) fn limit(&self, per_second: u32, burst: u32) {
+        if per_second > 0 {
+            self.buckets.get_or_init(|| (0..PLACES).map(|_| Mutex::default()).collect());
+        }
+        let rate = u64::from(per_second) << 32 | u64::from(burst.max(1));
+        self.rate.store(rate, Ordering::Release);
+    }
+
+    fn rate(&self) -> Option<Rate> {
+        let rate = self.rate.load(Ordering::Acquire);
+        let [per_second, burst] = [rate >> 32, rate & u64::from(u32::MAX)];
+        let [per_second, burst] = [per_second, burst].map(|half| u32::try_from(half).unwrap_or(0));
+        (per_second > 0).then_some(Rate { per_second, burst })
     }
 
     /// The buckets.
     pub(crate) fn footprint(&self) -> Footprint {
-        Footprint::new(self.buckets.len(), rounded(size_of_val(&*self.buckets)))
+        let buckets = self.buckets.get().map(|buckets| &**buckets).unwrap_or_default();
+        Footprint::new(buckets.len(), rounded(size_of_val(buckets)))
     }
 
     /// Takes one message, or returns the time that it must wait.
     pub(crate) fn take(&self, sender: impl Hash, now: Nanos) -> Result<(), Duration> {
-        let Some(rate) = self.rate else { return Ok(()) };
+        let (Some(rate), Some(buckets)) = (self.rate(), self.buckets.get()) else { return Ok(()) };
         #[expect(clippy::cast_possible_truncation, reason = "some bits of a hash do")]
         let place = self.hasher.hash_one(sender) as usize % PLACES;
-        let mut bucket = self.buckets[place].lock().expect("no panic happens under these locks");
+        let mut bucket = buckets[place].lock().expect("no panic happens under these locks");
         *bucket = bucket.take(rate, now)?;
         Ok(())
     }

@@ -1,23 +1,25 @@
 //! Topic classes as the router uses them: with parsed patterns and resolved settings.
 
+use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use weir_engine::{Priority, SlowPolicy, TopicMessage};
 
+use super::ticker::Ticker;
 use super::{MessagePosition, RouteError};
-use crate::base::config::{Actor, Config, Scope, TopicClass};
+use crate::base::config::{Actor, CLASSES_MAX, Config, Scope, TopicClass};
 use crate::base::pattern::Pattern;
 use crate::limits::bucket::Rate;
 
 /// The rules for the topics whose names match a pattern.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Class {
     /// Pattern of the topic names.
     pub(crate) pattern: Pattern,
-    /// Its place in the configuration, counted from 1; the default class is the last. Messages to
-    /// no topic have 0.
+    /// The number of its pattern, from 1, which it keeps as long as it is configured. Messages to no
+    /// topic have 0.
     pub(super) number: u16,
     /// Whether this class serves the names that match no configured class.
     is_default: bool,
@@ -45,10 +47,10 @@ pub(crate) struct Class {
 }
 
 /// The topic gathers messages and sends them as one batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(super) struct TickRule {
-    /// Index of its length among all tick lengths.
-    pub(super) ticker: usize,
+    /// Ends the ticks of its length.
+    pub(super) ticker: Arc<Ticker>,
     /// Bytes that the gathered messages may occupy.
     pub(super) bytes_max: usize,
     /// Whether only the newest message of each key stays.
@@ -71,34 +73,54 @@ pub(super) struct Retention {
 pub(crate) struct Classes {
     ordered: Box<[Arc<Class>]>,
     default: Arc<Class>,
-    /// Each length once.
-    tick_lengths: Vec<Duration>,
+    /// Each length of a tick once.
+    tickers: Vec<Arc<Ticker>>,
+    /// The pattern of each number, also of those whose messages may still be there.
+    patterns: Box<[Option<Box<str>>]>,
+}
+
+/// Chooses a number for each pattern.
+struct Numbers<'a> {
+    before: Option<&'a Classes>,
+    patterns: Box<[Option<Box<str>>]>,
+    taken: HashSet<u16>,
+    first_of_default: u16,
 }
 
 impl Classes {
-    pub(super) fn new(config: &Config, has_broker: bool) -> Self {
+    /// `before`: those in use. `is_unused` tells whether no message has the number of a class.
+    pub(super) fn new(
+        config: &Config,
+        has_broker: bool,
+        before: Option<&Classes>,
+        is_unused: impl Fn(u16) -> bool,
+    ) -> Self {
         let frame_bytes_max = config.limits.frame_bytes_max;
-        let default = TopicClass { pattern: "*".to_owned(), ..TopicClass::default() };
-        let mut tick_lengths = Vec::new();
-        let mut number = 0;
+        let mut tickers: Vec<Arc<Ticker>> = Vec::new();
+        let mut ticker = |length: Duration| {
+            let has_length = |ticker: &&Arc<Ticker>| ticker.length() == length;
+            let known = before.and_then(|before| before.tickers.iter().find(has_length));
+            let known = tickers.iter().find(has_length).or(known).map(Arc::clone);
+            let ticker = known.unwrap_or_else(|| Arc::new(Ticker::new(length)));
+            if !tickers.iter().any(|known| Arc::ptr_eq(known, &ticker)) {
+                tickers.push(Arc::clone(&ticker));
+            }
+            ticker
+        };
+        let mut numbers = Numbers::new(config, before);
         let mut class = |class: &TopicClass| {
-            number += 1;
-            let ticker = tick_lengths.iter().position(|length| *length == class.tick);
-            let ticker = ticker.unwrap_or_else(|| {
-                if !class.tick.is_zero() {
-                    tick_lengths.push(class.tick);
-                }
-                tick_lengths.len().saturating_sub(1)
-            });
+            let number = numbers.of(&class.pattern, &is_unused);
+            let ticker = (!class.tick.is_zero()).then(|| ticker(class.tick));
             Arc::new(Class { number, ..Class::new(class, ticker, frame_bytes_max, has_broker) })
         };
         let ordered = config.topic_classes.iter().map(&mut class).collect();
-        let default = Arc::new(Class {
-            number: number + 1,
+        let default = TopicClass { pattern: "*".to_owned(), ..TopicClass::default() };
+        let default = Class {
+            number: numbers.of_default(),
             is_default: true,
-            ..Class::new(&default, 0, frame_bytes_max, has_broker)
-        });
-        Self { ordered, default, tick_lengths }
+            ..Class::new(&default, None, frame_bytes_max, has_broker)
+        };
+        Self { ordered, default: Arc::new(default), tickers, patterns: numbers.patterns }
     }
 
     /// The first class whose pattern fits the name.
@@ -107,15 +129,65 @@ impl Classes {
         self.ordered.iter().find(fits).unwrap_or(&self.default)
     }
 
-    /// The pattern of each class, by number; `None` for messages to no topic.
-    pub(super) fn patterns(&self) -> impl Iterator<Item = Option<&str>> {
-        let classes = self.ordered.iter().chain([&self.default]);
-        std::iter::once(None).chain(classes.map(|class| Some(class.pattern.as_str())))
+    /// The numbers that messages may have, each with its pattern; `None` for messages to no topic.
+    pub(super) fn patterns(&self) -> impl Iterator<Item = (u16, Option<&str>)> {
+        let numbered = (0u16..).zip(&self.patterns);
+        let named = numbered.filter_map(|(number, name)| Some((number, Some(name.as_deref()?))));
+        std::iter::once((0, None)).chain(named)
     }
 
-    /// The different lengths of ticks.
-    pub(super) fn tick_lengths(&self) -> &[Duration] {
-        &self.tick_lengths
+    /// The tickers of all lengths.
+    pub(super) fn tickers(&self) -> &[Arc<Ticker>] {
+        &self.tickers
+    }
+}
+
+impl<'a> Numbers<'a> {
+    fn new(config: &Config, before: Option<&'a Classes>) -> Numbers<'a> {
+        let patterns = match before {
+            Some(before) => before.patterns.clone(),
+            None => vec![None; CLASS_NUMBERS].into(),
+        };
+        // The numbers of the classes in use are not given to other patterns: their topics move now.
+        let in_use = before.into_iter().flat_map(|before| before.ordered.iter());
+        let mut taken: HashSet<u16> = in_use.map(|class| class.number).collect();
+        // Numbers begin with the order of the file.
+        let first_of_default = u16::try_from(config.topic_classes.len() + 1).unwrap_or(0);
+        taken.insert(before.map_or(first_of_default, |before| before.default.number));
+        Numbers { before, patterns, taken, first_of_default }
+    }
+
+    fn of(&mut self, pattern: &str, is_unused: &impl Fn(u16) -> bool) -> u16 {
+        let is_it = |class: &&Arc<Class>| class.pattern.as_str() == pattern;
+        let kept = self.before.and_then(|before| before.ordered.iter().find(is_it));
+        if let Some(kept) = kept {
+            return kept.number;
+        }
+        let free = (1u16..).zip(&self.patterns[1..]);
+        let free = free.filter(|(number, _)| !self.taken.contains(number));
+        // Rather its former number, then one that nobody ever had, then one without messages.
+        let rank = |(number, name): &(u16, &Option<Box<str>>)| match name {
+            Some(name) if **name == *pattern => 0,
+            None => 1,
+            Some(_) if is_unused(*number) => 2,
+            Some(_) => 3,
+        };
+        let number = free.min_by_key(rank).map_or(0, |(number, _)| number);
+        self.take(number, pattern)
+    }
+
+    fn of_default(&mut self) -> u16 {
+        let number = match self.before {
+            Some(before) => before.default.number,
+            None => self.first_of_default,
+        };
+        self.take(number, "*")
+    }
+
+    fn take(&mut self, number: u16, pattern: &str) -> u16 {
+        self.taken.insert(number);
+        self.patterns[usize::from(number)] = Some(pattern.into());
+        number
     }
 }
 
@@ -128,7 +200,12 @@ impl Config {
 }
 
 impl Class {
-    fn new(class: &TopicClass, ticker: usize, frame_bytes_max: usize, has_broker: bool) -> Self {
+    fn new(
+        class: &TopicClass,
+        ticker: Option<Arc<Ticker>>,
+        frame_bytes_max: usize,
+        has_broker: bool,
+    ) -> Self {
         Self {
             pattern: Pattern::new(&class.pattern),
             number: 0,
@@ -146,7 +223,7 @@ impl Class {
                 0 => frame_bytes_max,
                 limit => limit.min(frame_bytes_max),
             },
-            tick: (!class.tick.is_zero()).then_some(TickRule {
+            tick: ticker.map(|ticker| TickRule {
                 ticker,
                 bytes_max: class.tick_bytes_max,
                 conflation: class.conflation,
@@ -161,6 +238,29 @@ impl Class {
                 burst: class.publish_burst.max(1),
             }),
         }
+    }
+
+    /// This class for a topic that exists and has had the class `before`.
+    ///
+    /// Its scope and its presence stay, because the topic has state for them; so do its priority and
+    /// its slow policy, because messages of a topic must not overtake each other.
+    pub(super) fn in_place_of(self: &Arc<Class>, before: &Class) -> Arc<Class> {
+        let fixed = |class: &Class| (class.is_cluster, class.presence, class.priority, class.slow);
+        if fixed(self) == fixed(before) {
+            return Arc::clone(self);
+        }
+        let Class { is_cluster, presence, priority, slow, .. } = *before;
+        Arc::new(Class { is_cluster, presence, priority, slow, ..(**self).clone() })
+    }
+
+    /// Whether the same callers may subscribe by both classes.
+    pub(super) fn admits_like(&self, other: &Class) -> bool {
+        let rules = |class: &Class| {
+            // The pattern counts only where it names a device.
+            let pattern = class.pattern.has_device().then(|| class.pattern.as_str().to_owned());
+            (pattern, class.subscribe.clone(), class.presence_for.clone())
+        };
+        rules(self) == rules(other)
     }
 
     /// The class's pattern in the configuration; `None` for the default class.
@@ -197,6 +297,10 @@ impl Class {
     }
 }
 
+/// Room for as many removed classes as there can be: their messages may stay for a while.
+#[expect(clippy::cast_possible_truncation, reason = "the limit is small")]
+pub(crate) const CLASS_NUMBERS: usize = 2 * (CLASSES_MAX as usize + 1) + 1;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -210,13 +314,73 @@ mod tests {
         };
         let topic_classes = vec![class("room/*", 50), class("*", 0), class("room/1", 9)];
         let mut config = Config { topic_classes, ..Config::default() };
-        let classes = Classes::new(&config, false);
-        assert_eq!(classes.tick_lengths(), [50, 9].map(Duration::from_millis));
-        assert_eq!(classes.of("room/1").tick.map(|tick| tick.ticker), Some(0));
-        assert_eq!(classes.of("x").tick, None);
+        let classes = Classes::new(&config, false, None, |_| true);
+        let lengths: Vec<Duration> = classes.tickers().iter().map(|tick| tick.length()).collect();
+        assert_eq!(lengths, [50, 9].map(Duration::from_millis));
+        let tick = classes.of("room/1").tick.as_ref().unwrap();
+        assert!(Arc::ptr_eq(&tick.ticker, &classes.tickers()[0]));
+        assert!(classes.of("x").tick.is_none());
         config.topic_classes.truncate(1);
-        let classes = Classes::new(&config, false);
+        let classes = Classes::new(&config, false, None, |_| true);
         assert_eq!(classes.of("x").pattern.as_str(), "*");
         assert_eq!(classes.of("x").publish, [Actor::Services]);
+    }
+
+    #[test]
+    fn a_topic_that_exists_keeps_what_its_order_and_its_state_need() {
+        let class = |presence, priority, slow| TopicClass {
+            pattern: "*".to_owned(),
+            presence,
+            priority,
+            slow,
+            history: priority == Priority::High,
+            ..TopicClass::default()
+        };
+        let of = |class: TopicClass| {
+            let config = Config { topic_classes: vec![class], ..Config::default() };
+            Arc::clone(Classes::new(&config, false, None, |_| true).of("x"))
+        };
+        let before = of(class(true, Priority::Low, SlowPolicy::Conflate));
+        let after = of(class(false, Priority::High, SlowPolicy::Close));
+        let moved = after.in_place_of(&before);
+        let fixed = (moved.presence, moved.priority, moved.slow);
+        assert_eq!(fixed, (true, Priority::Low, SlowPolicy::Conflate));
+        assert!(moved.history);
+        assert!(Arc::ptr_eq(&after, &after.in_place_of(&after)));
+    }
+
+    #[test]
+    fn a_pattern_keeps_its_number_and_removed_ones_rest() {
+        let config = |patterns: &[&str]| Config {
+            topic_classes: patterns
+                .iter()
+                .map(|pattern| TopicClass { pattern: (*pattern).into(), ..Default::default() })
+                .collect(),
+            ..Config::default()
+        };
+        let first = Classes::new(&config(&["a", "b"]), false, None, |_| false);
+        let numbers = |classes: &Classes| -> Vec<u16> {
+            ["a", "b", "c", "x"].map(|name| classes.of(name).number).into()
+        };
+        assert_eq!(numbers(&first), [1, 2, 3, 3]);
+        let next = Classes::new(&config(&["c", "b"]), false, Some(&first), |_| false);
+        assert_eq!(numbers(&next), [3, 2, 4, 3]);
+        let patterns: Vec<_> = next.patterns().collect();
+        let expected = [(0, None), (1, Some("a")), (2, Some("b")), (3, Some("*")), (4, Some("c"))];
+        assert_eq!(patterns, expected);
+        let last = Classes::new(&config(&["a", "d"]), false, Some(&next), |_| false);
+        assert_eq!((last.of("a").number, last.of("d").number), (1, 5));
+        // Whatever comes and goes, the numbers suffice.
+        let mut classes = last;
+        for round in 0..10 {
+            let patterns: Vec<String> =
+                (0..CLASSES_MAX).map(|class| format!("{round}/{class}")).collect();
+            let patterns: Vec<&str> = patterns.iter().map(String::as_str).collect();
+            classes = Classes::new(&config(&patterns), false, Some(&classes), |_| false);
+            let numbers: HashSet<u16> =
+                patterns.iter().map(|name| classes.of(name).number).collect();
+            assert_eq!(numbers.len(), patterns.len());
+            assert!(!numbers.contains(&0) && !numbers.contains(&classes.default.number));
+        }
     }
 }

@@ -51,30 +51,30 @@ impl Router {
     /// Cost: copies only references under the topic's lock.
     pub(crate) fn history(&self, name: &str, range: Range) -> Found {
         let Some(topic) = self.find(name) else {
-            return match self.classes.of(name).is_cluster {
+            return match self.classes.load().of(name).is_cluster {
                 true => Found::AtBroker,
                 false => Found::Nowhere,
             };
         };
         let state = topic.lock();
         // While the broker is lost, other nodes may have published.
-        if topic.class.is_cluster && (!state.is_live() || self.is_broker_lost()) {
+        if topic.class().is_cluster && (!state.is_live() || self.is_broker_lost()) {
             return Found::AtBroker;
         }
         let empty = Ring::default();
         let ring = state.extra.as_ref().map_or(&empty, |extra| &extra.ring);
         let missed = range.after.map(|position| topic.missed(&state, position));
         let (recovered, behind) = match missed {
-            Some(Missed::Nothing) => (true, state.sent(&topic.class)),
+            Some(Missed::Nothing) => (true, state.sent(&topic.class())),
             Some(Missed::Since(offset)) => (true, offset),
             Some(Missed::AtBroker(_)) => return Found::AtBroker,
             // The broker may know an epoch or an offset that this node has yet to hear of.
-            Some(Missed::Unknown) if topic.class.is_cluster => return Found::AtBroker,
-            None if topic.class.is_cluster && ring.is_cut() => return Found::AtBroker,
+            Some(Missed::Unknown) if topic.class().is_cluster => return Found::AtBroker,
+            None if topic.class().is_cluster && ring.is_cut() => return Found::AtBroker,
             Some(Missed::Unknown) | None => (false, 0),
         };
         let (messages, is_all) = ring.some_behind(behind, range.bytes_max, range.messages_max);
-        let (epoch, sent) = (state.epoch, state.sent(&topic.class));
+        let (epoch, sent) = (state.epoch, state.sent(&topic.class()));
         let reached = messages.last().map_or(behind, |message| message.offset());
         Found::Here(History { epoch, sent, recovered, reached, is_all, messages })
     }

@@ -1,6 +1,7 @@
 //! Ids of topics: dense, and used again only after every shard has forgotten the topic.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
 use tokio::sync::Notify;
@@ -17,7 +18,7 @@ pub(super) struct Ids {
     /// Retirements that found a full mailbox. Lock it after `table`, never before.
     waiting: Mutex<VecDeque<Retirement>>,
     due: Notify,
-    topics_max: usize,
+    topics_max: AtomicUsize,
 }
 
 /// A shard that has to forget a topic.
@@ -39,7 +40,13 @@ struct Table {
 
 impl Ids {
     pub(super) fn new(topics_max: usize) -> Self {
+        let topics_max = AtomicUsize::new(topics_max);
         Self { table: RwLock::default(), waiting: Mutex::default(), due: Notify::new(), topics_max }
+    }
+
+    /// Changes the limit for further topics.
+    pub(super) fn limit(&self, topics_max: usize) {
+        self.topics_max.store(topics_max, Ordering::Relaxed);
     }
 
     /// The topic that has this id now.
@@ -51,9 +58,12 @@ impl Ids {
     /// Gives the next topic its id; `None` if there are too many.
     pub(super) fn begin(&self, topic: impl FnOnce(TopicId) -> Arc<Topic>) -> Option<Arc<Topic>> {
         let mut table = self.table.write().expect(NO_PANIC);
+        if table.used - table.free.len() >= self.topics_max.load(Ordering::Relaxed) {
+            return None;
+        }
         let id = match table.free.pop() {
             Some(id) => id,
-            None if table.used < self.topics_max => {
+            None => {
                 let id = TopicId(u32::try_from(table.used).ok()?);
                 if table.used.is_multiple_of(CHUNK) {
                     table.chunks.push(Box::new([const { None }; CHUNK]));
@@ -61,7 +71,6 @@ impl Ids {
                 table.used += 1;
                 id
             }
-            None => return None,
         };
         let topic = topic(id);
         *table.slot_mut(id) = Some(Arc::clone(&topic));

@@ -36,7 +36,7 @@ impl Router {
         let mut topics = Vec::new();
         for stripe in &self.stripes {
             let stripe = lock(stripe);
-            topics.extend(stripe.iter().filter(|topic| is_meant(&topic.class)).cloned());
+            topics.extend(stripe.iter().filter(|topic| is_meant(&topic.class())).cloned());
         }
         // The order of a table is random; a simulation has to repeat.
         topics.sort_unstable_by_key(|topic| topic.id);
@@ -52,7 +52,7 @@ impl Topic {
             subscribers: state.counts.total(),
             offset: state.offset,
             epoch: state.epoch,
-            class: self.class.pattern.as_str().to_owned(),
+            class: self.class().pattern.as_str().to_owned(),
             retained_messages: state.extra.as_ref().map_or(0, |extra| extra.ring.len()),
         }
     }

@@ -64,10 +64,11 @@ impl Router {
         memory
     }
 
-    /// The pattern of each class by the number that its messages carry; `None` for messages to no
-    /// topic.
-    pub(crate) fn class_patterns(&self) -> impl Iterator<Item = Option<&str>> {
-        self.classes.patterns()
+    /// The numbers of classes that messages may carry, with their patterns; `None` for messages to
+    /// no topic.
+    pub(crate) fn class_patterns(&self) -> Vec<(u16, Option<String>)> {
+        let classes = self.classes.load();
+        classes.patterns().map(|(number, name)| (number, name.map(str::to_owned))).collect()
     }
 
     /// The topic's name, if the topic still exists and has this epoch. 0 stands for any.

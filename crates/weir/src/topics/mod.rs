@@ -10,6 +10,7 @@
 
 mod classes;
 mod counts;
+mod destination;
 mod follow;
 mod formats;
 mod history;
@@ -17,10 +18,12 @@ mod ids;
 mod listing;
 mod memory;
 mod presence;
+mod reload;
 mod resume;
 mod ring;
 mod subscriber;
 mod tick;
+mod ticker;
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -28,6 +31,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use hashbrown::HashTable;
 use weir_engine::{Budget, Command, ConnId, Message, Nanos, TopicId};
 
@@ -36,8 +40,9 @@ use crate::base::mailboxes::{self, Credits, Mailboxes, Publisher};
 use crate::base::model::TopicNameError;
 use crate::limits::bucket::Bucket;
 use crate::observe::counters::Counters;
-pub(crate) use classes::{Class, Classes};
+pub(crate) use classes::{CLASS_NUMBERS, Class, Classes};
 use counts::ShardCounts;
+pub(crate) use destination::Destination;
 use follow::{ClusterTopic, Needs};
 pub(crate) use follow::{Envelope, Followed, Need, Question, Replay, SeededBug};
 use formats::Formats;
@@ -52,7 +57,8 @@ use resume::Resumes;
 pub(crate) use resume::left;
 use ring::{Retained, Ring};
 pub(crate) use subscriber::Subscriber;
-use tick::{Tick, Ticker};
+use tick::Tick;
+use ticker::Tickers;
 
 /// All topics.
 ///
@@ -68,14 +74,16 @@ pub(crate) struct Router {
     hasher: RandomState,
     stripes: Box<[Mutex<HashTable<Arc<Topic>>>]>,
     ids: Ids,
-    classes: Classes,
-    tickers: Box<[Ticker]>,
+    classes: ArcSwap<Classes>,
+    tickers: Tickers,
+    /// Whether topics can belong to a cluster.
+    has_broker: bool,
     /// Topics with retained messages.
     rings: Mutex<Vec<Arc<Topic>>>,
     retained: Retained,
     /// Topics without subscribers and without resumes. They exist only for their retained messages.
     unattended: AtomicUsize,
-    unattended_max: usize,
+    unattended_max: AtomicUsize,
     resumes: Resumes,
     presence: Presence,
     needs: Needs,
@@ -87,10 +95,10 @@ pub(crate) struct Router {
     #[cfg(test)]
     seeded_bug: std::sync::OnceLock<SeededBug>,
     /// Bytes of one replay chunk.
-    chunk_bytes_max: usize,
+    chunk_bytes_max: AtomicUsize,
     budget: Arc<Budget>,
     counters: Arc<Counters>,
-    name_bytes_max: usize,
+    name_bytes_max: AtomicUsize,
     frame_bytes_max: usize,
 }
 
@@ -98,7 +106,8 @@ pub(crate) struct Router {
 pub(crate) struct Topic {
     name: Box<str>,
     id: TopicId,
-    class: Arc<Class>,
+    /// Changes only under the lock of `state`.
+    class: ArcSwap<Class>,
     state: Mutex<State>,
 }
 
@@ -144,13 +153,6 @@ pub(crate) struct Offer<'a> {
     pub(crate) publisher: Publisher,
 }
 
-/// The destination of a message: a topic that exists, or the class of a topic that may have to
-/// begin.
-pub(crate) enum Destination {
-    Topic(Arc<Topic>),
-    Class(Arc<Class>),
-}
-
 /// The position of a message in its topic.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MessagePosition {
@@ -188,16 +190,6 @@ pub(crate) enum RouteError {
     TooManyTopics,
 }
 
-impl Destination {
-    /// The class of the topic.
-    pub(crate) fn class(&self) -> &Class {
-        match self {
-            Destination::Topic(topic) => &topic.class,
-            Destination::Class(class) => class,
-        }
-    }
-}
-
 impl Router {
     pub(crate) fn new(
         mailboxes: Arc<Mailboxes>,
@@ -206,21 +198,22 @@ impl Router {
         config: &Config,
         has_broker: bool,
     ) -> Self {
-        let classes = Classes::new(config, has_broker);
+        let classes = Classes::new(config, has_broker, None, |_| true);
         Self {
             mailboxes,
             hasher: RandomState::new(),
             stripes: (0..STRIPES).map(|_| Mutex::default()).collect(),
             ids: Ids::new(config.limits.topics_max),
-            tickers: classes.tick_lengths().iter().copied().map(Ticker::new).collect(),
-            classes,
+            tickers: Tickers::new(classes.tickers()),
+            classes: ArcSwap::from_pointee(classes),
+            has_broker,
             rings: Mutex::default(),
             retained: Retained::new(match config.memory.retention_bytes {
                 0 => budget.bytes_max() / 4,
                 bytes => bytes,
             }),
             unattended: AtomicUsize::new(0),
-            unattended_max: config.limits.topics_max.div_ceil(2),
+            unattended_max: AtomicUsize::new(config.limits.topics_max.div_ceil(2)),
             resumes: Resumes::default(),
             presence: Presence::new(config.limits.presence_members_max),
             needs: Needs::default(),
@@ -229,10 +222,10 @@ impl Router {
             broker_lost: AtomicBool::new(false),
             #[cfg(test)]
             seeded_bug: std::sync::OnceLock::new(),
-            chunk_bytes_max: config.connection.low_watermark_bytes,
+            chunk_bytes_max: AtomicUsize::new(config.connection.low_watermark_bytes),
             budget,
             counters,
-            name_bytes_max: config.limits.topic_bytes_max,
+            name_bytes_max: AtomicUsize::new(config.limits.topic_bytes_max),
             frame_bytes_max: config.limits.frame_bytes_max,
         }
     }
@@ -275,7 +268,7 @@ impl Router {
     pub(crate) fn destination(&self, name: &str) -> Destination {
         match self.find(name) {
             Some(topic) => Destination::Topic(topic),
-            None => Destination::Class(Arc::clone(self.classes.of(name))),
+            None => Destination::Class(Arc::clone(self.classes.load().of(name))),
         }
     }
 
@@ -295,7 +288,7 @@ impl Router {
                 // Only its rate makes a topic of this node out of one that nobody here is in.
                 Destination::Class(class) if class.rate.is_none() => return Ok((0, retention)),
                 Destination::Class(_) => {
-                    if self.unattended.load(Ordering::Relaxed) >= self.unattended_max {
+                    if self.unattended.load(Ordering::Relaxed) >= self.unattended_max() {
                         return Err(RouteError::TooManyTopics);
                     }
                     self.find_or_begin(name).ok_or(RouteError::TooManyTopics)?
@@ -307,7 +300,7 @@ impl Router {
                 destination = self.destination(name);
                 continue;
             }
-            let bucket = state.drawn_bucket(&topic.class, offer.accepted_at);
+            let bucket = state.drawn_bucket(&topic.class(), offer.accepted_at);
             if let Ok(bucket) = bucket {
                 state.extra_mut().bucket = bucket;
             }
@@ -330,7 +323,7 @@ impl Router {
         if class.retention.is_none() {
             return Ok(None);
         }
-        if self.unattended.load(Ordering::Relaxed) >= self.unattended_max {
+        if self.unattended.load(Ordering::Relaxed) >= self.unattended_max() {
             return Err(RouteError::TooManyTopics);
         }
         self.find_or_begin(name).map(Some).ok_or(RouteError::TooManyTopics)
@@ -344,9 +337,10 @@ impl Router {
         offer: Offer<'_>,
         message: impl FnOnce(&Class, MessagePosition) -> Option<Arc<Message>>,
     ) -> Result<Routed, RouteError> {
-        topic.class.check_length(offer.frame_bytes)?;
-        let bucket = state.drawn_bucket(&topic.class, offer.accepted_at)?;
-        self.deliver(topic, state, offer, message)?;
+        let class = topic.class();
+        class.check_length(offer.frame_bytes)?;
+        let bucket = state.drawn_bucket(&class, offer.accepted_at)?;
+        self.deliver((topic, &class), state, offer, message)?;
         state.offset += 1;
         if let Some(extra) = &mut state.extra {
             extra.bucket = bucket;
@@ -358,17 +352,21 @@ impl Router {
     /// Sends the message that comes next, or gathers it for the running tick.
     fn deliver(
         &self,
-        topic: &Arc<Topic>,
+        (topic, class): (&Arc<Topic>, &Class),
         state: &mut State,
         offer: Offer<'_>,
         message: impl FnOnce(&Class, MessagePosition) -> Option<Arc<Message>>,
     ) -> Result<(), RouteError> {
-        match &topic.class.tick {
-            Some(rule) => self.gather(topic, state, (rule, offer), message)?,
+        match &class.tick {
+            Some(rule) => self.gather((topic, class), state, (rule, offer), message)?,
             None => {
+                // The class has lost its tick, and what the last one has gathered comes first.
+                if state.has_gathered() && !self.end_tick(topic, state) {
+                    return Err(RouteError::Busy);
+                }
                 let credits =
-                    self.credits(&state.counts, topic, offer.publisher).ok_or(RouteError::Busy)?;
-                let message = message(&topic.class, topic.next(state)).ok_or(RouteError::Budget)?;
+                    self.credits(&state.counts, class, offer.publisher).ok_or(RouteError::Busy)?;
+                let message = message(class, topic.next(state)).ok_or(RouteError::Budget)?;
                 if !state.formats.encode_ahead(&message, &self.counters) {
                     return Err(RouteError::Budget);
                 }
@@ -388,10 +386,10 @@ impl Router {
     fn credits(
         &self,
         counts: &ShardCounts,
-        topic: &Topic,
+        class: &Class,
         publisher: Publisher,
     ) -> Option<Credits<'_>> {
-        let priority = topic.class.priority;
+        let priority = class.priority;
         let credit =
             |shard: usize| mailboxes::try_credit(&self.mailboxes[shard], priority, publisher);
         counts.occupied().map(credit).collect()
@@ -455,26 +453,26 @@ impl Router {
         state.is_unattended = is_unattended;
         if !is_unattended {
             self.unattended.fetch_sub(1, Ordering::Relaxed);
-        } else if self.unattended.fetch_add(1, Ordering::Relaxed) >= self.unattended_max {
+        } else if self.unattended.fetch_add(1, Ordering::Relaxed) >= self.unattended_max() {
             // There are too many unattended topics, so this one retains nothing.
             let offset = state.offset;
             if let Some(extra) = &mut state.extra {
                 extra.ring.give_up(offset, &self.retained);
                 extra.tick.forget(offset);
             }
-        } else if is_unattended && topic.class.is_cluster {
+        } else if is_unattended && topic.class().is_cluster {
             self.linger(topic, state);
         }
     }
 
     fn end_if_idle(&self, topic: &Arc<Topic>, state: &mut State) {
         self.note_attendance(topic, state);
-        if state.ended || !state.is_idle(&topic.class) {
+        if state.ended || !state.is_idle(&topic.class()) {
             return;
         }
         state.ended = true;
         self.note_attendance(topic, state);
-        if topic.class.is_cluster {
+        if topic.class().is_cluster {
             self.leave_broker(topic, state);
         }
         let hash = self.hasher.hash_one(topic.name.as_ref());
@@ -505,10 +503,10 @@ impl Router {
             return Some(Arc::clone(topic));
         }
         // Outside the lock of the ids, because there may be many patterns.
-        let class = Arc::clone(self.classes.of(name));
+        let class = Arc::clone(self.classes.load().of(name));
         let topic = self.ids.begin(|id| {
             let state = Mutex::new(State::new(&class));
-            Arc::new(Topic { name: name.into(), id, class, state })
+            Arc::new(Topic { name: name.into(), id, class: ArcSwap::new(class), state })
         })?;
         let rehash = |topic: &Arc<Topic>| self.hasher.hash_one(topic.name.as_ref());
         stripe.insert_unique(hash, Arc::clone(&topic), rehash);
@@ -567,10 +565,15 @@ impl State {
         self.extra.get_or_insert_default()
     }
 
+    /// Whether messages wait for the end of a tick.
+    fn has_gathered(&self) -> bool {
+        self.extra.as_ref().is_some_and(|extra| !extra.tick.is_empty())
+    }
+
     /// Offset of the last message sent.
     fn sent(&self, class: &Class) -> u64 {
         match &self.extra {
-            Some(extra) if class.tick.is_some() => extra.tick.sent(),
+            Some(extra) if class.tick.is_some() || !extra.tick.is_empty() => extra.tick.sent(),
             Some(_) | None => self.offset,
         }
     }
@@ -591,6 +594,11 @@ impl Topic {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
+    }
+
+    /// The class of the topic. Under the topic's lock it does not change.
+    fn class(&self) -> arc_swap::Guard<Arc<Class>> {
+        self.class.load()
     }
 
     /// The place of the next message.

@@ -180,6 +180,12 @@ impl Resumes {
         Some(ended)
     }
 
+    pub(super) fn topics_of(&self, conn: ConnId) -> Vec<TopicId> {
+        let running = lock(&self.running);
+        let of_conn = running.get(&conn).map(Vec::as_slice).unwrap_or_default();
+        of_conn.iter().map(|running| running.topic).collect()
+    }
+
     fn end_all(&self, conn: ConnId) -> Vec<Running> {
         lock(&self.running).remove(&conn).unwrap_or_default()
     }
@@ -203,7 +209,7 @@ impl Router {
         mut subscriber: Subscriber,
         device: impl Fn() -> Option<Name>,
     ) -> Result<(), (SubscribeError, Credit<'a, OwnedFd>)> {
-        if let Err(error) = validate_name(name, self.name_bytes_max) {
+        if let Err(error) = validate_name(name, self.name_bytes_max()) {
             return Err((SubscribeError::Name(error), credit));
         }
         loop {
@@ -211,16 +217,16 @@ impl Router {
                 return Err((SubscribeError::TooManyTopics, credit));
             };
             // Before the topic's lock, because the devices have one too.
-            let device = if topic.class.presence { device() } else { None };
+            let device = if topic.class().presence { device() } else { None };
             let mut state = topic.lock();
             if state.ended {
                 continue;
             }
-            if topic.class.presence && !self.make_place(&mut state, &mut subscriber, device) {
+            if topic.class().presence && !self.make_place(&mut state, &mut subscriber, device) {
                 self.end_if_idle(&topic, &mut state);
                 return Err((SubscribeError::TooManyMembers, credit));
             }
-            let (subscriber, credit) = if topic.class.is_cluster {
+            let (subscriber, credit) = if topic.class().is_cluster {
                 match self.enter_or_park(credit, subscriber, (&topic, &mut state)) {
                     Entry::Now(subscriber, credit) => (subscriber, credit),
                     Entry::Parked => return Ok(()),
@@ -265,7 +271,7 @@ impl Router {
         }
         let oldest = state.extra.as_ref().and_then(|extra| extra.ring.oldest());
         if let (Some(Missed::Unknown), Some(offset)) = (missed, oldest)
-            && topic.class.resumes_from_oldest
+            && topic.class().resumes_from_oldest
         {
             let from = (offset, ResumeOutcome::NotRecovered);
             return self.begin_resume(credit, subscriber, (topic, state), from, parked);
@@ -298,7 +304,7 @@ impl Router {
         }
         self.note_attendance(topic, state);
         let is_recovered = is_recovered == Some(true);
-        let reply = topic.subscribed(state.epoch, state.sent(&topic.class), is_recovered);
+        let reply = topic.subscribed(state.epoch, state.sent(&topic.class()), is_recovered);
         credit.push(Command::Subscribe { conn, topic: topic.id, reply });
     }
 
@@ -350,7 +356,9 @@ impl Router {
             return;
         };
         let mut state = topic.lock();
-        let has_next = state.extra.as_ref().is_some_and(|extra| extra.ring.reaches(after));
+        let is_retained = topic.class().retention.is_some();
+        let reaches = state.extra.as_ref().is_some_and(|extra| extra.ring.reaches(after));
+        let has_next = is_retained && reaches;
         if epoch == state.epoch && !has_next && topic.may_be_kept(&state, after) {
             return self.read_next(&topic, (conn, number), after);
         }
@@ -391,7 +399,7 @@ impl Router {
         (resume, after): (u32, u64),
     ) -> ReplayChunk {
         let ring = state.extra.as_ref().map(|extra| &extra.ring);
-        let behind = ring.map(|ring| ring.behind(after, self.chunk_bytes_max));
+        let behind = ring.map(|ring| ring.behind(after, self.chunk_bytes_max()));
         let (messages, is_last) = behind.unwrap_or_else(|| (Box::default(), true));
         let after = messages.last().map_or(after, |message| message.offset());
         ReplayChunk { conn, topic: topic.id, resume, begin: None, messages, after, is_last }
@@ -400,17 +408,33 @@ impl Router {
     /// Takes a connection out of a topic and answers it. Only the shard knows whether it was a
     /// member.
     pub(crate) fn unsubscribe(&self, credit: Credit<'_, OwnedFd>, conn: ConnId, name: &str) {
+        self.end_subscription(credit, conn, name, left(name));
+    }
+
+    /// The same for a connection that may no longer be in the topic.
+    pub(crate) fn expel(&self, credit: Credit<'_, OwnedFd>, conn: ConnId, name: &str) {
+        let (topic, reason) = (name.to_owned(), NOT_PERMITTED.to_owned());
+        let told = Unsubscribed { topic, reason, ..Unsubscribed::default() };
+        self.end_subscription(credit, conn, name, frames::encode(Kind::Unsubscribed(told)));
+    }
+
+    fn end_subscription(
+        &self,
+        credit: Credit<'_, OwnedFd>,
+        conn: ConnId,
+        name: &str,
+        reply: Box<[u8]>,
+    ) {
         if let Some(topic) = self.find(name) {
             let mut state = topic.lock();
             if !state.ended {
-                let reply = left(name);
                 credit.push(Command::Unsubscribe { conn, topic: topic.id, reply });
                 self.end_watch(&topic, &mut state, conn);
                 self.cancel_resume(conn, &topic, &mut state);
                 return;
             }
         }
-        credit.push(Command::Send(conn, Item::Frame(left(name))));
+        credit.push(Command::Send(conn, Item::Frame(reply)));
     }
 
     /// Ends all resumes of a connection that has ended.
@@ -454,7 +478,7 @@ impl Router {
 
 impl Topic {
     pub(super) fn missed(&self, state: &State, position: Position) -> Missed {
-        let sent = state.sent(&self.class);
+        let sent = state.sent(&self.class());
         let Position { epoch, offset } = position;
         if epoch != state.epoch || offset > sent {
             return Missed::Unknown;
@@ -462,7 +486,8 @@ impl Topic {
         if offset == sent {
             return Missed::Nothing;
         }
-        let reaches = |extra: &Extra| self.class.retention.is_some() && extra.ring.reaches(offset);
+        let reaches =
+            |extra: &Extra| self.class().retention.is_some() && extra.ring.reaches(offset);
         match &state.extra {
             Some(extra) if reaches(extra) => Missed::Since(offset),
             Some(_) if self.may_be_kept(state, offset) => Missed::AtBroker(offset),
@@ -479,7 +504,7 @@ impl Topic {
         let is_recovered = outcome == ResumeOutcome::Recovered;
         ReplayBegin {
             reply: self.subscribed(state.epoch, offset, is_recovered),
-            reply_if_member: self.subscribed(state.epoch, state.sent(&self.class), false),
+            reply_if_member: self.subscribed(state.epoch, state.sent(&self.class()), false),
         }
     }
 
@@ -504,5 +529,7 @@ pub(crate) fn left(topic: &str) -> Box<[u8]> {
     }))
 }
 
+/// The reason why a subscription ends after a reload: the topic's class no longer permits it.
+const NOT_PERMITTED: &str = "not_permitted";
 /// The reason why a resume ends early: the topic no longer retains the next message.
 const FELL_BEHIND: &str = "fell_behind";

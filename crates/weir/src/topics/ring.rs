@@ -138,6 +138,32 @@ impl Ring {
         }
     }
 
+    /// Removes messages beyond smaller limits, a limited number at a time; returns whether no more
+    /// are beyond. Without limits nothing is retained, and `sent` is the last message.
+    pub(super) fn shrink(
+        &mut self,
+        limits: Option<Retention>,
+        sent: u64,
+        retained: &Retained,
+    ) -> bool {
+        for _ in 0..TRIMMED_AT_ONCE {
+            let is_over = match limits {
+                Some(limits) => self.len() > limits.messages_max || self.bytes > limits.bytes_max,
+                None => !self.is_empty(),
+            };
+            if !is_over {
+                if limits.is_none() {
+                    self.begin_behind(sent, retained);
+                }
+                self.messages.shrink_to(2 * self.messages.len());
+                return true;
+            }
+            self.is_cut = limits.is_some_and(|limits| self.len() <= limits.messages_max);
+            self.pop(retained);
+        }
+        false
+    }
+
     /// Removes messages older than `ttl`, a limited number at a time; returns whether no older one
     /// is left.
     fn trim(&mut self, limits: Retention, now: Nanos, retained: &Retained) -> bool {
@@ -226,7 +252,7 @@ impl Retained {
 impl Router {
     /// Keeps a sent message, if the topic's class retains messages.
     pub(super) fn retain(&self, topic: &Arc<Topic>, ring: &mut Ring, message: &Arc<Message>) {
-        let Some(limits) = topic.class.retention else { return };
+        let Some(limits) = topic.class().retention else { return };
         ring.push(message, limits, &self.retained);
         if !ring.is_listed && !ring.is_empty() {
             ring.is_listed = true;
@@ -252,7 +278,9 @@ impl Router {
     pub(super) fn sweep_ring(&self, topic: &Arc<Topic>, now: Nanos) -> bool {
         loop {
             let mut state = topic.lock();
-            let (Some(limits), Some(extra)) = (topic.class.retention, &mut state.extra) else {
+            let Some(extra) = &mut state.extra else { return false };
+            let Some(limits) = topic.class().retention else {
+                extra.ring.is_listed = false;
                 return false;
             };
             if extra.ring.trim(limits, now, &self.retained) {

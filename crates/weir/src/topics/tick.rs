@@ -4,20 +4,18 @@
 //! tick the frames are copied into one message, with as few frames as the limit allows. Ticks of
 //! the same length end together, at multiples of that length on the monotonic clock.
 
-use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::Arc;
 
 use hashbrown::HashTable;
-use tokio::sync::Notify;
-use tokio::task::coop;
+use tokio::task::{JoinSet, coop};
 use tokio::time::sleep;
 use weir_engine::{Command, Footprint, Message, Nanos, SlowPolicy, TopicMessage, rounded};
 use weir_wire::hot;
 
 use super::classes::TickRule;
-use super::{Class, MessagePosition, Offer, RouteError, Router, State, Topic, lock};
+use super::ticker::Ticker;
+use super::{Class, MessagePosition, Offer, RouteError, Router, State, Topic};
 use crate::base::mailboxes::Publisher;
 
 /// The messages of a topic's running tick.
@@ -36,21 +34,6 @@ pub(super) struct Tick {
     sent: u64,
     /// Whether the topic is on the ticker's list.
     is_listed: bool,
-}
-
-/// Ends the ticks of one length.
-pub(super) struct Ticker {
-    length: Duration,
-    list: Mutex<List>,
-    filled: Notify,
-}
-
-#[derive(Default)]
-struct List {
-    /// Topics whose tick has gathered messages.
-    due: VecDeque<Arc<Topic>>,
-    /// Topics taken off the list whose tick has not ended yet.
-    in_hand: usize,
 }
 
 impl Tick {
@@ -172,59 +155,27 @@ impl Tick {
     }
 }
 
-impl Ticker {
-    pub(super) fn new(length: Duration) -> Self {
-        Self { length, list: Mutex::default(), filled: Notify::new() }
-    }
-
-    /// The rest of the tick in which `now` falls.
-    fn rest(&self, now: Nanos) -> Duration {
-        let length = u64::try_from(self.length.as_nanos()).unwrap_or(u64::MAX).max(1);
-        Duration::from_nanos(length - now.0 % length)
-    }
-
-    fn list(&self, topic: Arc<Topic>) {
-        lock(&self.list).due.push_back(topic);
-        self.filled.notify_one();
-    }
-
-    fn take(&self) -> Option<Arc<Topic>> {
-        let mut list = lock(&self.list);
-        let topic = list.due.pop_front()?;
-        list.in_hand += 1;
-        Some(topic)
-    }
-
-    fn put_down(&self) {
-        let mut list = lock(&self.list);
-        list.in_hand -= 1;
-        // Returns the memory after a burst.
-        if list.due.is_empty() {
-            list.due.shrink_to(LIST_KEPT);
+impl Router {
+    /// Ends the ticks of all lengths; runs forever.
+    pub(crate) async fn run_ticks(self: Arc<Self>) {
+        let mut running = JoinSet::new();
+        loop {
+            for ticker in self.tickers.take_added() {
+                let router = Arc::clone(&self);
+                running.spawn(async move { router.run_ticker(&ticker).await });
+            }
+            tokio::select! {
+                () = self.tickers.changed() => {}
+                Some(_) = running.join_next() => {}
+            }
         }
     }
 
-    fn len(&self) -> usize {
-        lock(&self.list).due.len()
-    }
-
-    fn is_done(&self) -> bool {
-        let list = lock(&self.list);
-        list.due.is_empty() && list.in_hand == 0
-    }
-}
-
-impl Router {
-    /// The number of different tick lengths.
-    pub(crate) fn ticker_count(&self) -> usize {
-        self.tickers.len()
-    }
-
-    /// Waits for the end of each tick that has gathered messages, and ends it; runs forever.
-    pub(crate) async fn run_ticks(&self, ticker: usize) {
-        let ticker = &self.tickers[ticker];
-        loop {
-            ticker.filled.notified().await;
+    /// Waits for the end of each tick that has gathered messages, and ends it, until no class has
+    /// such ticks.
+    async fn run_ticker(&self, ticker: &Ticker) {
+        while !ticker.is_over() {
+            ticker.filled().await;
             sleep(ticker.rest(Nanos::now())).await;
             for _ in 0..ticker.len() {
                 if !self.end_next_tick(ticker) {
@@ -237,32 +188,33 @@ impl Router {
 
     /// Ends all running ticks now; `false` if one could not be sent.
     pub(crate) fn end_ticks(&self) -> bool {
-        for ticker in &self.tickers {
+        let tickers = self.tickers.all();
+        for ticker in &tickers {
             for _ in 0..ticker.len() {
                 self.end_next_tick(ticker);
             }
         }
-        self.tickers.iter().all(Ticker::is_done)
+        tickers.iter().all(|ticker| ticker.is_done())
     }
 
     /// Takes a message into its topic's tick.
     pub(super) fn gather(
         &self,
-        topic: &Arc<Topic>,
+        (topic, class): (&Arc<Topic>, &Class),
         state: &mut State,
         (rule, offer): (&TickRule, Offer<'_>),
         message: impl FnOnce(&Class, MessagePosition) -> Option<Arc<Message>>,
     ) -> Result<(), RouteError> {
         let position = topic.next(state);
         let extra = state.extra.as_mut().expect("a topic with a tick has an extra part");
-        let ticker = &self.tickers[rule.ticker];
+        let ticker = &rule.ticker;
         let tick = &mut extra.tick;
         // An empty tick always has room: no limit is below the longest message.
         if !tick.is_empty() && tick.bytes_with(rule, offer, &self.hasher) > rule.bytes_max {
             let after = ticker.rest(offer.accepted_at);
             return Err(RouteError::TickFull { limit: rule.bytes_max, after });
         }
-        let message = message(&topic.class, position).ok_or(RouteError::Budget)?;
+        let message = message(class, position).ok_or(RouteError::Budget)?;
         if tick.gather(rule, message, &self.hasher) {
             self.counters.count_tick_conflated();
         }
@@ -305,12 +257,13 @@ impl Router {
         let messages: Vec<_> = extra.tick.messages.iter().flatten().cloned().collect();
         if !messages.is_empty() && state.counts.total() > 0 {
             // All these messages have been accepted, so their publishers no longer matter.
-            let Some(credits) = self.credits(&state.counts, topic, Publisher::Backend) else {
+            let class = topic.class();
+            let Some(credits) = self.credits(&state.counts, &class, Publisher::Backend) else {
                 return false;
             };
             let (epoch, offset) = (state.epoch, state.offset);
             let place = MessagePosition { topic: Some(topic.id), epoch, offset, shift };
-            let message = self.batch(topic, &messages, place);
+            let message = self.batch((topic, &class), &messages, place);
             // An accepted message must go out. If the budget has no room for an encoding, the
             // shards make it.
             state.formats.encode_ahead(&message, &self.counters);
@@ -329,7 +282,7 @@ impl Router {
     /// All messages of a tick as one. A lone message needs no copy.
     fn batch(
         &self,
-        topic: &Topic,
+        (topic, class): (&Topic, &Class),
         messages: &[Arc<Message>],
         place: MessagePosition,
     ) -> Arc<Message> {
@@ -343,16 +296,16 @@ impl Router {
         let expires_at =
             expiries.collect::<Option<Vec<Nanos>>>().and_then(|all| all.into_iter().max());
         let of_topic = TopicMessage {
-            priority: topic.class.priority,
-            slow: topic.class.slow,
+            priority: class.priority,
+            slow: class.slow,
             is_tick: true,
             topic: Some(topic.id),
-            class: topic.class.number,
+            class: class.number,
             epoch: place.epoch,
             offset: place.offset,
             shift: place.shift,
             key: 0..0,
-            singles: match topic.class.slow {
+            singles: match class.slow {
                 SlowPolicy::Conflate => messages.into(),
                 SlowPolicy::Close | SlowPolicy::Drop => Box::default(),
             },
@@ -368,5 +321,3 @@ fn key_at(messages: &[Option<Arc<Message>>], index: u32) -> &[u8] {
 
 /// Gaps that stay before a tick is compacted.
 const SLACK: usize = 64;
-/// Unused capacity that a list keeps: 8 KiB.
-const LIST_KEPT: usize = 1024;

@@ -25,6 +25,11 @@ pub(crate) type Answer<'a, T> =
 /// Limits: each answer must come within some seconds; a thread has at most `udp.queue_max` requests
 /// outstanding.
 pub(crate) trait Backend: Send + Sync {
+    /// The version of the credentials in use: see [`Validity::configured`].
+    fn version(&self) -> u64 {
+        0
+    }
+
     /// Checks a token; `None` if it is not valid. `source` sent it first.
     fn check<'a>(&'a self, token: &'a str, source: IpAddr) -> Answer<'a, Option<Validity>>;
 
@@ -50,6 +55,8 @@ pub(crate) trait Backend: Send + Sync {
 pub(crate) struct Validity {
     /// The time until the token ends, if it does.
     pub(crate) ends_in: Option<Duration>,
+    /// The version of the credentials in which a token of the configuration was found.
+    pub(crate) configured: Option<u64>,
 }
 
 /// Why a request by datagram was refused.
@@ -142,7 +149,6 @@ impl Front {
         publish: &v1::Publish,
         source: IpAddr,
     ) -> Result<Option<Publishing>, DatagramRefusal> {
-        let shared = self.handle.shared();
         let publication = Publication {
             target: Target::Topic(&publish.topic),
             payload: match &publish.payload {
@@ -158,7 +164,7 @@ impl Front {
         };
         let device = requester.device.as_deref();
         let sender = (!requester.is_service).then(|| Sender::new(device, Some(source)));
-        let grant = shared.auth.grant(&requester.grant);
+        let grant = &*requester.grant;
         let caller = Caller { grant, device: CallerDevice::Named(device) };
         self.handle.publish_as(&caller, sender, &publication).map_err(|error| {
             let after = error.retry_after();
@@ -168,13 +174,19 @@ impl Front {
 }
 
 impl Backend for Front {
+    fn version(&self) -> u64 {
+        self.handle.shared().auth.version()
+    }
+
     fn check<'a>(&'a self, token: &'a str, source: IpAddr) -> Answer<'a, Option<Validity>> {
         Box::pin(async move {
+            let version = self.version();
             match self.requester(token, source).await {
-                Ok(Requester { ends, .. }) => {
+                Ok(Requester { ends, is_configured, .. }) => {
                     let ends_in =
                         ends.map(|ends| Duration::from_millis(ends.saturating_sub(unix_millis())));
-                    Ok(Some(Validity { ends_in }))
+                    let configured = is_configured.then_some(version);
+                    Ok(Some(Validity { ends_in, configured }))
                 }
                 Err(refused) if refused.code == DatagramRefusal::UNAUTHORIZED => Ok(None),
                 Err(refused) => Err(refused),

@@ -88,7 +88,8 @@ pub(crate) fn start(handle: &Handle, bound: Vec<Bound>) -> io::Result<Option<Run
     let backend = Arc::new(Front::new(handle.clone()));
     let counters = Arc::clone(shared.counters());
     let runtime = runtime::Handle::current();
-    Running::start(bound, &shared.config().udp, backend, counters, &runtime).map(Some)
+    let rates = Arc::clone(&shared.datagram_rates);
+    Running::start(bound, (&shared.config().udp, rates), backend, counters, &runtime).map(Some)
 }
 
 /// Logs each buffer that the kernel granted only in part, and how to get it.
@@ -114,7 +115,7 @@ impl Running {
     /// Starts a thread for each socket. Requests to the front are tasks on the runtime.
     pub(crate) fn start(
         bound: Vec<Bound>,
-        config: &UdpConfig,
+        (config, rates): (&UdpConfig, Arc<Rates>),
         backend: Arc<dyn Backend>,
         counters: Arc<Counters>,
         runtime: &runtime::Handle,
@@ -128,10 +129,7 @@ impl Running {
             backend,
             counters,
             runtime: runtime.clone(),
-            rates: Rates::new(
-                config.datagrams_per_source_per_second,
-                config.datagrams_per_source_burst,
-            ),
+            rates,
             own,
         });
         let mut running = Running { stop, wakers: Vec::new(), threads: Vec::new() };

@@ -39,8 +39,20 @@ pub(super) enum Known {
     Invalid,
 }
 
+/// The result of a look-up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TokenState {
+    /// Valid for at most `ends_in`.
+    Valid {
+        ends_in: Option<Duration>,
+        is_configured: bool,
+    },
+    Invalid,
+}
+
 struct Entry {
     token: Box<[u8]>,
+    is_configured: bool,
     stale_from: Nanos,
     until: Nanos,
 }
@@ -88,23 +100,27 @@ impl Tokens {
         known
     }
 
-    /// Notes the result of a look-up. A valid token counts as valid for at most `ends_in`.
-    pub(super) fn put(
-        &mut self,
-        token: &[u8],
-        is_valid: bool,
-        ends_in: Option<Duration>,
-        now: Nanos,
-    ) {
+    /// Notes the result of a look-up.
+    pub(super) fn put(&mut self, token: &[u8], state: TokenState, now: Nanos) {
         let hash = self.hasher.hash_one(token);
         self.forget(hash, token);
-        if !is_valid {
+        let TokenState::Valid { ends_in, is_configured } = state else {
             self.invalid.put(hash, token, now.after(self.ttl.min(INVALID_TTL)));
             return;
-        }
+        };
         let ttl = ends_in.map_or(self.ttl, |ends_in| self.ttl.min(ends_in));
         let (stale_from, until) = (now.after(stale_after(ttl, hash)), now.after(ttl));
-        self.insert(hash, Entry { token: token.into(), stale_from, until });
+        let token = token.into();
+        self.insert(hash, Entry { token, is_configured, stale_from, until });
+    }
+
+    /// Forgets the tokens of the configuration, and which tokens are invalid.
+    pub(super) fn forget_configured(&mut self) {
+        for table in [&mut self.young, &mut self.old] {
+            table.retain(|entry| !entry.is_configured);
+        }
+        self.invalid.young.clear();
+        self.invalid.old.clear();
     }
 
     fn forget(&mut self, hash: u64, token: &[u8]) {
@@ -166,6 +182,7 @@ mod tests {
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
+    const VALID: TokenState = TokenState::Valid { ends_in: None, is_configured: false };
 
     fn at(seconds: u64) -> Nanos {
         Nanos(seconds * 1_000_000_000)
@@ -174,9 +191,13 @@ mod tests {
     #[test]
     fn what_was_found_holds_for_a_time() {
         let mut tokens = Tokens::new(8, SECOND * 4);
-        tokens.put(b"valid", true, None, at(10));
-        tokens.put(b"ends", true, Some(SECOND), at(10));
-        tokens.put(b"wrong", false, None, at(10));
+        tokens.put(b"valid", VALID, at(10));
+        tokens.put(
+            b"ends",
+            TokenState::Valid { ends_in: Some(SECOND), is_configured: false },
+            at(10),
+        );
+        tokens.put(b"wrong", TokenState::Invalid, at(10));
         let mut known = |token: &str, seconds| tokens.find(token.as_bytes(), at(seconds));
         assert_eq!(known("valid", 11), Known::Valid { is_stale: false });
         assert_eq!(known("valid", 13), Known::Valid { is_stale: true });
@@ -193,7 +214,7 @@ mod tests {
     fn tokens_that_were_looked_up_together_become_stale_one_after_another() {
         let mut tokens = Tokens::new(2048, SECOND * 4);
         let names: Vec<[u8; 4]> = (0..1024_u32).map(u32::to_ne_bytes).collect();
-        names.iter().for_each(|name| tokens.put(name, true, None, at(10)));
+        names.iter().for_each(|name| tokens.put(name, VALID, at(10)));
         let mut stale_at = |quarters: u64| {
             let now = Nanos(at(12).0 + quarters * 250_000_000);
             let is_stale =
@@ -207,22 +228,35 @@ mod tests {
     }
 
     #[test]
+    fn a_reload_forgets_what_the_configuration_may_have_changed() {
+        let mut tokens = Tokens::new(8, SECOND * 4);
+        tokens.put(b"stored", VALID, at(1));
+        let configured = TokenState::Valid { ends_in: None, is_configured: true };
+        tokens.put(b"configured", configured, at(1));
+        tokens.put(b"wrong", TokenState::Invalid, at(1));
+        tokens.forget_configured();
+        assert_eq!(tokens.find(b"stored", at(1)), Known::Valid { is_stale: false });
+        assert_eq!(tokens.find(b"configured", at(1)), Known::Nothing);
+        assert_eq!(tokens.find(b"wrong", at(1)), Known::Nothing);
+    }
+
+    #[test]
     fn the_last_word_counts() {
         let mut tokens = Tokens::new(8, SECOND);
-        tokens.put(b"a", true, None, at(1));
-        tokens.put(b"a", false, None, at(1));
+        tokens.put(b"a", VALID, at(1));
+        tokens.put(b"a", TokenState::Invalid, at(1));
         assert_eq!(tokens.find(b"a", at(1)), Known::Invalid);
         assert_eq!(tokens.young.len() + tokens.old.len(), 0);
-        tokens.put(b"a", true, None, at(1));
+        tokens.put(b"a", VALID, at(1));
         assert_eq!(tokens.find(b"a", at(1)), Known::Valid { is_stale: false });
     }
 
     #[test]
     fn there_are_never_more_than_allowed_and_those_in_use_stay() {
         let mut tokens = Tokens::new(100, SECOND * 4);
-        tokens.put(b"used", true, None, at(1));
+        tokens.put(b"used", VALID, at(1));
         for number in 0..10_000_u32 {
-            tokens.put(&number.to_ne_bytes(), true, None, at(1));
+            tokens.put(&number.to_ne_bytes(), VALID, at(1));
             assert_ne!(tokens.find(b"used", at(1)), Known::Nothing);
             assert!(tokens.young.len() + tokens.old.len() <= 100);
         }
@@ -233,9 +267,9 @@ mod tests {
     #[test]
     fn strangers_push_out_no_token_of_a_device() {
         let mut tokens = Tokens::new(100, SECOND * 4);
-        tokens.put(b"device's", true, None, at(1));
+        tokens.put(b"device's", VALID, at(1));
         for number in 0..10_000_u32 {
-            tokens.put(&number.to_ne_bytes(), false, None, at(1));
+            tokens.put(&number.to_ne_bytes(), TokenState::Invalid, at(1));
             assert!(tokens.invalid.young.len() + tokens.invalid.old.len() <= 13);
         }
         assert_eq!(tokens.find(b"device's", at(1)), Known::Valid { is_stale: false });

@@ -98,6 +98,9 @@ async fn every_path_answers_and_nothing_else_does() {
     ] {
         check(&server, request, "", status, &[says]).await;
     }
+    let reload = "POST /v1/reload\nContent-Type: application/json";
+    check(&server, reload, "{}", 404, &["cannot read its configuration again"]).await;
+    check(&server, reload, r#"{"file":"x"}"#, 400, &["unknown field"]).await;
     let head = check(&server, "HEAD /healthz", "", 200, &[]).await;
     assert_eq!((head.body.as_str(), head.header("content-length")), ("", Some("3")));
     server.stop().await;

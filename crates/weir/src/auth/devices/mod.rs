@@ -36,7 +36,7 @@ use revocations::Revocations;
 pub(crate) struct Devices {
     hasher: RandomState,
     stripes: Box<[Mutex<Stripe>]>,
-    connections_per_device_max: usize,
+    connections_per_device_max: AtomicUsize,
     /// Handles in all records.
     connections: AtomicUsize,
     /// Revocations so far.
@@ -113,10 +113,16 @@ impl Devices {
         Arc::new(Self {
             hasher: RandomState::new(),
             stripes: (0..STRIPES).map(|_| Mutex::default()).collect(),
-            connections_per_device_max,
+            connections_per_device_max: AtomicUsize::new(connections_per_device_max),
             connections: AtomicUsize::new(0),
             revoked: AtomicU64::new(0),
         })
+    }
+
+    /// Changes the limit for further connections. A device that has more keeps them; each new one
+    /// takes the place of the oldest.
+    pub(crate) fn limit(&self, connections_per_device_max: usize) {
+        self.connections_per_device_max.store(connections_per_device_max, Ordering::Relaxed);
     }
 
     /// The current moment, for [`Devices::pin_since`].
@@ -168,7 +174,8 @@ impl Devices {
         if record.generation != pin.generation {
             return Err(NotEntered::Revoked);
         }
-        let has_to_give_way = replaces && record.conns.len() >= self.connections_per_device_max;
+        let max = self.connections_per_device_max.load(Ordering::Relaxed);
+        let has_to_give_way = replaces && record.conns.len() >= max;
         if has_to_give_way && record.conns.are_newer_than(order) {
             return Err(NotEntered::Replaced);
         }
@@ -315,6 +322,13 @@ impl Devices {
         let stripe = self.lock(stripe);
         let record = stripe.records.get(slot)?;
         record.conns.place_of(conn).is_some().then(|| look(&record.id))
+    }
+
+    /// Calls `look` with the id of a pinned device, under its lock. `look` must not wait.
+    pub(crate) fn with_id_of_pin<T>(&self, pin: &Pin, look: impl FnOnce(&str) -> T) -> T {
+        let (stripe, slot) = parts(pin.device);
+        let stripe = self.lock(stripe);
+        look(&stripe.records.get(slot).expect("a pin keeps the record").id)
     }
 
     #[cfg(test)]

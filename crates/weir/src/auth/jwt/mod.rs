@@ -9,6 +9,7 @@ mod verified;
 use std::mem;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ use tracing::{info, warn};
 use weir_engine::Priority;
 
 use super::{ExpiringCredential, NamedLabels};
-use crate::base::config::{Config, JwtConfig, is_pattern};
+use crate::base::config::{Config, JwtConfig, LimitsConfig, is_pattern};
 use crate::base::files::{Stamps, Watch, Watched, stamps};
 use crate::base::model::AuthKind;
 use crate::base::pattern::Pattern;
@@ -40,7 +41,7 @@ use verified::Verified;
 /// without a `kid` may need one for each key. A token that was verified recently costs its digest.
 pub(crate) struct Jwt {
     config: JwtConfig,
-    topic_bytes_max: usize,
+    topic_bytes_max: AtomicUsize,
     keys: ArcSwap<Vec<Key>>,
     verified: Verified,
     stamps_at_start: Stamps,
@@ -88,7 +89,7 @@ impl Jwt {
         let stamps_at_start = stamps(&files(jwt));
         let keys = keys::read(jwt)?;
         Ok(Some(Arc::new(Jwt {
-            topic_bytes_max: config.limits.topic_bytes_max,
+            topic_bytes_max: AtomicUsize::new(config.limits.topic_bytes_max),
             keys: ArcSwap::from_pointee(keys),
             verified: Verified::default(),
             stamps_at_start,
@@ -96,6 +97,16 @@ impl Jwt {
             refusals: Refusals::default(),
             config: jwt.clone(),
         })))
+    }
+
+    /// Changes the limits on what further tokens may contain.
+    pub(super) fn limit(&self, limits: &LimitsConfig) {
+        self.topic_bytes_max.store(limits.topic_bytes_max, Ordering::Relaxed);
+    }
+
+    /// Forgets which tokens were verified.
+    pub(super) fn forget_verified(&self) {
+        self.verified.forget();
     }
 
     /// The properties of a token that was verified recently and has not ended.
@@ -188,7 +199,8 @@ impl Jwt {
         let own = texts(claims, &config.labels_claim, LABELS_MAX)?.unwrap_or_default();
         let mut grant = labels.grant(own.into_iter().map(str::to_owned));
         if let Some(topics) = texts(claims, &config.topics_claim, TOPICS_MAX)? {
-            if !topics.iter().all(|topic| is_pattern(topic, self.topic_bytes_max)) {
+            let bytes_max = self.topic_bytes_max.load(Ordering::Relaxed);
+            if !topics.iter().all(|topic| is_pattern(topic, bytes_max)) {
                 return Err(format!("{} contains an invalid pattern", config.topics_claim));
             }
             grant = grant.within(topics.into_iter().map(Pattern::new).collect());

@@ -291,7 +291,7 @@ fn keys_are_replaced_when_their_files_are() {
     let directory = TempDir::new().unwrap();
     let config = config(&directory);
     let jwt = Jwt::new(&config).unwrap().unwrap();
-    let labels = NamedLabels::of(&config);
+    let labels = NamedLabels::of(&config, None);
     let holds = |token: &str| jwt.verify(token, Duration::ZERO, &labels, None).is_some();
     let claims = json!({"sub": "d", "exp": seconds_from_now(60)});
     let (old, new) = (signed(&claims), token_of(&header(), &claims, FOREIGN));

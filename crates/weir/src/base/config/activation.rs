@@ -26,10 +26,11 @@ crate::config_table! {
         /// Failed attempts per minute from one source (an IPv4 address, or a /64 of IPv6). Beyond
         /// them, all requests from there get 429 for a while. So a mistyped key can be tried a few
         /// times, and guessing does not succeed. Successful attempts do not count. 0: no limit.
-        failures_per_source_per_minute: u32 = 10, range(0..=RATE_MAX), unit("failures a minute");
+        failures_per_source_per_minute: u32 = 10, range(0..=RATE_MAX), unit("failures a minute"),
+            reload();
         /// Failed attempts at once after a silence. Raise it if many devices share one address and
         /// some always fail.
-        failures_per_source_burst: u32 = 20, range(1..=RATE_MAX), unit("failures");
+        failures_per_source_burst: u32 = 20, range(1..=RATE_MAX), unit("failures"), reload();
     }
 }
 

@@ -7,7 +7,7 @@ crate::config_table! {
     pub struct AdminConfig {
         /// Bearer token of the admin API, with all scopes. Empty, and without `[[admin.tokens]]`:
         /// none is needed.
-        token: String, secret(),
+        token: String, secret(), reload(),
             allowed(
                 "at most {TOKEN_BYTES_MAX} bytes; not empty if listen.admin is not on loopback and there \
                  are no admin.tokens"
@@ -15,7 +15,7 @@ crate::config_table! {
         /// Host names that requests to the admin API may have, beside the listen address and the
         /// names of loopback. Other names are refused: a web page could reach the admin API through
         /// a host name of its own. Health checks may have any name.
-        hosts: Vec<String>, range(0..=HOSTS_MAX), unit("names"), reason(HOSTS_REASON);
+        hosts: Vec<String>, range(0..=HOSTS_MAX), unit("names"), reason(HOSTS_REASON), reload();
         /// Whether `GET /v1/debug/heap` can tell which calls have allocated the memory in use. The
         /// program then starts itself once more with `MALLOC_CONF=prof:true,lg_prof_sample:19`.
         /// About one allocation in 512 KiB is sampled.
@@ -23,7 +23,7 @@ crate::config_table! {
         /// Further tokens of the admin API, each with a name and the scopes that it opens. `weir
         /// token` makes one. Only the file can set them.
         tokens: Vec<AdminTokenConfig>, secret(), range(0..=ADMIN_TOKENS_MAX), unit("tokens"),
-            reason(": enough for each program and each operator");
+            reason(": enough for each program and each operator"), reload();
     }
 }
 

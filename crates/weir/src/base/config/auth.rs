@@ -17,7 +17,7 @@ crate::config_table! {
         anonymous: Option<bool>,
             allowed(
                 "true only if listen.tcp, listen.tls, listen.http and listen.https are on loopback"
-            );
+            ), reload();
         /// A connection is told this long before its credentials end, so that it can refresh them.
         /// If less than twice this time is left at its beginning, it is told after half of the time
         /// left. Long enough for a device to get a new token with a few attempts.
@@ -28,20 +28,20 @@ crate::config_table! {
         /// of the configuration and recently verified ones. Valid tokens do not count. 0: no limit.
         /// Raise it if a proxy without PROXY header stands in front of many clients.
         failures_per_source_per_second: u32 = 1_000, range(0..=RATE_MAX),
-            unit("failures a second");
+            unit("failures a second"), reload();
         /// Invalid tokens from one source at once after a silence.
-        failures_per_source_burst: u32 = 5_000, range(1..=RATE_MAX), unit("failures");
+        failures_per_source_burst: u32 = 5_000, range(1..=RATE_MAX), unit("failures"), reload();
         /// Kinds of credentials whose device ids are not looked up in the store. By default, an id
         /// that the store knows belongs to its device. It is refused to devices without a token,
         /// with a token for any device, or with a signed token, and to the certificate of a revoked
         /// device. While the store does not answer, such devices are told to come back
         /// (`store_unavailable`).
-        unchecked_ids: Vec<AuthKind>;
+        unchecked_ids: Vec<AuthKind>, reload();
         /// Tokens that admit devices. Only the file can set them.
-        tokens: Vec<TokenConfig>, secret();
+        tokens: Vec<TokenConfig>, secret(), reload();
         /// Backend programs with their own tokens. They connect like devices or call the admin API.
         /// Only the file can set them.
-        services: Vec<ServiceConfig>, secret();
+        services: Vec<ServiceConfig>, secret(), reload();
         /// Tokens that other programs issue and sign (JWT, RFC 7519).
         jwt: JwtConfig;
     }

@@ -99,6 +99,14 @@ impl TopicClass {
 }
 
 impl Actor {
+    /// The label, if it is one.
+    pub(crate) fn label(&self) -> Option<&str> {
+        match self {
+            Actor::Label(label) => Some(label),
+            Actor::Devices | Actor::Services => None,
+        }
+    }
+
     /// The actor that this word stands for.
     pub fn parse(word: &str) -> Option<Actor> {
         match word {

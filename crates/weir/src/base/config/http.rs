@@ -61,18 +61,19 @@ crate::config_table! {
         h2_ping_interval: Duration = Duration::from_secs(20), range(SECOND..=HOUR);
         /// Whether every answer has an `X-Request-Id`. Otherwise only answers to requests that have
         /// one.
-        request_ids: bool;
+        request_ids: bool, reload();
         /// Whether `/v1/connect` and `/v1/sse` accept a token in the query parameter
         /// `access_token`, for an `EventSource`, which cannot send headers. Such a token may appear
         /// in the logs of proxies on the way.
-        query_token: bool;
+        query_token: bool, reload();
         /// Origins whose pages may use the public API, such as `https://app.example`, or
         /// `http://localhost:3000` during development. `*`: all origins. Pages of other origins get
         /// 403. Programs other than browsers send no origin, so this key does not concern them.
         cors_origins: Vec<String>,
             range(0..=ORIGINS_MAX), unit("origins"),
             reason(": every request with an origin is compared with them"),
-            allowed("at most {ORIGINS_MAX} origins as browsers send them, or \"*\" alone");
+            allowed("at most {ORIGINS_MAX} origins as browsers send them, or \"*\" alone"),
+            reload();
         /// Host names that a request without a token may have, beside `localhost`, loopback
         /// addresses and the address at which it arrived. This matters where anonymous devices are
         /// admitted: there, any other name gets 421. Otherwise a stranger could make his own host
@@ -80,7 +81,7 @@ crate::config_table! {
         /// own name, list that name. Requests with a token, and pages of `http.cors_origins`, are
         /// not checked.
         hosts: Vec<String>, range(0..=HOSTS_MAX), unit("names"), reason(HOSTS_REASON),
-            allowed("at most {HOSTS_MAX} host names, each with or without a port");
+            allowed("at most {HOSTS_MAX} host names, each with or without a port"), reload();
     }
 }
 

@@ -35,7 +35,7 @@ pub use limits::LimitsConfig;
 pub use listen::ListenConfig;
 pub use tls::{CertificateConfig, ClientAuth, ClientIdentity, TlsConfig, TlsVersion};
 pub use udp::UdpConfig;
-pub(crate) use validate::is_pattern;
+pub(crate) use validate::{TOKENS_MAX, is_pattern};
 
 crate::config_table! {
     /// All settings of a gateway.
@@ -81,7 +81,7 @@ crate::config_table! {
         /// set classes.
         topic_classes: Vec<TopicClass>, range(0..=CLASSES_MAX), unit("classes"),
             reason(": a new topic's name is compared with them all"),
-            allowed("at most {CLASSES_MAX}, each with a pattern of its own");
+            allowed("at most {CLASSES_MAX}, each with a pattern of its own"), reload();
     }
 }
 
@@ -179,7 +179,7 @@ const FRONT_MAX: usize = 256;
 const HOSTS_MAX: u64 = 256;
 const HOSTS_REASON: &str = ": every request is compared with all of them";
 /// The name of a new topic is compared with each class.
-const CLASSES_MAX: u64 = 256;
+pub(crate) const CLASSES_MAX: u64 = 256;
 /// Per second or per minute, as the token buckets count: more than one machine handles.
 const RATE_MAX: u64 = 1_000_000;
 /// With less, a few messages on their way would be too many.

@@ -28,10 +28,11 @@ crate::config_table! {
         /// are dropped without an answer, since addresses can be forged, and counted in
         /// `weir_udp_refused_total`. 0: no limit.
         datagrams_per_source_per_second: u32 = 10_000, range(0..=100_000_000),
-            unit("datagrams a second");
+            unit("datagrams a second"), reload();
         /// Datagrams from one source at once after a silence: room for many devices behind one
         /// address.
-        datagrams_per_source_burst: u32 = 20_000, range(1..=100_000_000), unit("datagrams");
+        datagrams_per_source_burst: u32 = 20_000, range(1..=100_000_000), unit("datagrams"),
+            reload();
         /// Requests of one thread that may wait: activations, publishes, and calls whose token is
         /// being looked up. Further ones are refused with `busy`.
         // Each request is a task of the front.

@@ -1,6 +1,7 @@
 //! The report dispatcher: carries out the reports of one shard, in order, as credits allow.
 
 mod ended;
+mod recheck;
 mod refresh;
 mod run;
 mod subscribe;
@@ -21,7 +22,7 @@ use weir_wire::v1::{client_message, server_message};
 use weir_wire::{CloseReason, ErrorCode, ProstMessage, hot};
 
 use crate::auth::devices::NotEntered;
-use crate::auth::{Act, Grant, OWN_GRANT};
+use crate::auth::{Act, Grant, HeldGrant, OWN_GRANT};
 use crate::base::clock::{unix_millis, unix_time};
 use crate::base::model::{Accepted, Payload, Publication, Target};
 use crate::base::{frames, mailboxes};
@@ -30,6 +31,7 @@ use crate::core::adoptions::Pending;
 use crate::core::events::EventKind;
 use crate::core::handle::{Handle, Refusal};
 use crate::core::publishing::Publishing;
+use crate::core::recheck::Recheck;
 use crate::core::rights::{Caller, CallerDevice, Denied};
 use crate::core::state::SharedState;
 use crate::topics::Subscriber;
@@ -111,6 +113,14 @@ enum Job {
     Close {
         conn: ConnId,
         reason: CloseReason,
+    },
+    /// End what the configuration no longer permits.
+    Recheck(Box<Recheck>),
+    /// End a subscription, or a resume, that is no longer permitted.
+    Expel {
+        conn: ConnId,
+        device: DeviceRef,
+        topic: String,
     },
 }
 
@@ -264,14 +274,7 @@ impl Dispatcher {
                 }
                 Ok(())
             }
-            Job::Unsubscribe { conn, device, topic } => {
-                match self.shared.mailbox(self.shard).try_credit(CreditKind::Control) {
-                    Some(credit) => self.shared.router.unsubscribe(credit, conn, &topic),
-                    None => return Err(OutOfCredit(Job::Unsubscribe { conn, device, topic })),
-                }
-                self.tell(conn, device, || EventKind::Unsubscribed(topic));
-                Ok(())
-            }
+            Job::Unsubscribe { conn, device, topic } => self.unsubscribe(conn, device, topic),
             Job::Send { conn, frame } => {
                 match self.shared.mailbox(conn.shard()).try_credit(CreditKind::Control) {
                     Some(credit) => credit.push(Command::Send(conn, Item::Frame(frame))),
@@ -289,6 +292,11 @@ impl Dispatcher {
                 let pushed = mailbox.try_urgent(Urgent::Close(conn, reason));
                 pushed.map_err(|Full(_)| OutOfCredit(Job::Close { conn, reason }))
             }
+            Job::Recheck(recheck) => {
+                self.recheck(*recheck);
+                Ok(())
+            }
+            Job::Expel { conn, device, topic } => self.expel(conn, device, topic),
         }
     }
 
@@ -300,11 +308,25 @@ impl Dispatcher {
             debug_assert!(false, "a shard answers what it was offered");
             return Ok(());
         };
-        let Pending { pin, heartbeat, origin, replaces, topics, unsettled, term, client, .. } =
-            *pending;
+        let Pending {
+            pin,
+            heartbeat,
+            origin,
+            replaces,
+            topics,
+            unsettled,
+            term,
+            version,
+            client,
+            ..
+        } = *pending;
         let order = unsettled.order();
         unsettled.settle();
         client.settle();
+        if !self.is_still_admitted((&pin, origin), term.as_ref(), version) {
+            self.jobs.push_front(Job::Close { conn, reason: CloseReason::Revoked });
+            return Ok(());
+        }
         let welcome = frames::encode(server_message::Kind::Welcome(Welcome {
             connection_id: conn.to_u64(),
             heartbeat_ms: u32::try_from(heartbeat.as_millis()).unwrap_or(u32::MAX),
@@ -378,20 +400,18 @@ impl Dispatcher {
 
     /// Whether the topic's class permits the act.
     fn check(&self, asker: Asker, act: Act, topic: &str) -> Result<(), Denied> {
-        self.shared.permit(&self.caller(asker), act, topic).map(|_| ())
-    }
-
-    /// The connection as a caller.
-    fn caller(&self, asker: Asker) -> Caller<'_> {
-        let device = CallerDevice::Connected(asker.device, asker.conn);
-        Caller { grant: self.grant(asker), device }
+        let grant = self.grant(asker);
+        self.shared.permit(&caller(&grant, asker), act, topic).map(|_| ())
     }
 
     /// The grant of the asking connection.
-    fn grant(&self, asker: Asker) -> &Grant {
+    fn grant(&self, asker: Asker) -> HeldGrant<'_> {
         let auth = &self.shared.auth;
         match asker.origin.grant {
-            OWN_GRANT => self.terms.grant(asker.conn).map_or(auth.nobody(), |own| auth.grant(own)),
+            OWN_GRANT => match self.terms.grant(asker.conn) {
+                Some(own) => auth.grant(own),
+                None => HeldGrant::Own(auth.nobody()),
+            },
             number => auth.numbered(number),
         }
     }
@@ -408,7 +428,7 @@ impl Dispatcher {
     }
 
     fn handle_publish(&mut self, asker: Asker, publish: &hot::Publish<'_>) {
-        let limit = self.shared.config().limits.topic_bytes_max;
+        let limit = self.shared.router.name_bytes_max();
         let publication = Publication {
             target: Target::Topic(publish.topic),
             payload: payload_of(publish),
@@ -418,7 +438,9 @@ impl Dispatcher {
             sender: Some(asker.conn),
             idempotency_key: None,
         };
-        let published = self.handle.publish_as(&self.caller(asker), None, &publication);
+        let grant = self.grant(asker);
+        let published = self.handle.publish_as(&caller(&grant, asker), None, &publication);
+        drop(grant);
         let frame = match published.map_err(Refusal::from) {
             Ok(Some(publishing)) if publishing.accepted().is_none() => {
                 return self.answer_later(asker, publishing, publish);
@@ -459,6 +481,11 @@ impl Dispatcher {
     fn answer(&mut self, conn: ConnId, frame: Box<[u8]>) {
         self.jobs.push_front(Job::Send { conn, frame });
     }
+}
+
+/// A connection as a caller.
+fn caller(grant: &Grant, asker: Asker) -> Caller<'_> {
+    Caller { grant, device: CallerDevice::Connected(asker.device, asker.conn) }
 }
 
 /// The answer to a message that was accepted; `None`: the embedding program took it elsewhere.

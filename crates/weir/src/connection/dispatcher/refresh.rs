@@ -123,6 +123,11 @@ impl Dispatcher {
         let Some(admitted) = admitted.filter(|_| self.shared.devices.has(device, conn)) else {
             return;
         };
+        let admitted =
+            admitted.and_then(|admission| match self.is_still_valid(device, conn, &admission) {
+                true => Ok(admission),
+                false => Err(NoBearer::Unknown),
+            });
         let now = unix_millis();
         let (outcome, frame) = match admitted {
             Ok(admission) => {

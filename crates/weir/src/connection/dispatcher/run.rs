@@ -24,6 +24,7 @@ pub(crate) async fn run(handle: Handle, shard: usize, mut reports: Reports) {
     let room = Arc::clone(reports.room());
     let _watch = Watch { shared: Arc::clone(&shared), shard };
     let (mut dispatcher, mut found) = Dispatcher::new(handle, shard, Arc::clone(&room));
+    let mut rechecks = shared.rechecks.receiver(shard);
     let mut batch = Vec::with_capacity(BATCH_REPORTS);
     let mut pause = PAUSE_MIN;
     loop {
@@ -37,6 +38,11 @@ pub(crate) async fn run(handle: Handle, shard: usize, mut reports: Reports) {
             // The dispatcher keeps a sender, so the channel never closes.
             Some(found) = found.recv() => {
                 dispatcher.take_found(found);
+                true
+            }
+            // The shared state keeps a sender, so the channel never closes.
+            Some(recheck) = rechecks.recv() => {
+                dispatcher.take_recheck(recheck);
                 true
             }
             () = sleep(wait.unwrap_or_default()), if wait.is_some() => true,

@@ -1,11 +1,11 @@
 //! Subscriptions: what a connection asks for, and what it is told.
 
 use weir_broker::Name;
-use weir_engine::{Command, CreditKind, DeviceRef, Item};
+use weir_engine::{Command, ConnId, CreditKind, DeviceRef, Item};
 use weir_wire::ErrorCode;
 use weir_wire::v1::Subscribe;
 
-use super::{Asker, Dispatcher, Job, OutOfCredit};
+use super::{Asker, Dispatcher, Job, OutOfCredit, caller};
 use crate::auth::Act;
 use crate::base::frames;
 use crate::base::model::SubscribeError;
@@ -32,12 +32,45 @@ impl Dispatcher {
         }
     }
 
+    /// Ends a subscription because its connection asked for that.
+    pub(super) fn unsubscribe(
+        &mut self,
+        conn: ConnId,
+        device: DeviceRef,
+        topic: String,
+    ) -> Result<(), OutOfCredit> {
+        match self.shared.mailbox(self.shard).try_credit(CreditKind::Control) {
+            Some(credit) => self.shared.router.unsubscribe(credit, conn, &topic),
+            None => return Err(OutOfCredit(Job::Unsubscribe { conn, device, topic })),
+        }
+        self.tell(conn, device, || EventKind::Unsubscribed(topic));
+        Ok(())
+    }
+
+    /// Ends a subscription that is no longer permitted.
+    pub(super) fn expel(
+        &mut self,
+        conn: ConnId,
+        device: DeviceRef,
+        topic: String,
+    ) -> Result<(), OutOfCredit> {
+        match self.shared.mailbox(self.shard).try_credit(CreditKind::Control) {
+            Some(credit) => self.shared.router.expel(credit, conn, &topic),
+            None => return Err(OutOfCredit(Job::Expel { conn, device, topic })),
+        }
+        self.tell(conn, device, || EventKind::Unsubscribed(topic));
+        Ok(())
+    }
+
     /// Queues a subscription, if the topic's name is valid and the connection has the right.
     pub(super) fn want_topic(&mut self, asker: Asker, subscribe: Subscribe) {
         let Subscribe { topic, position, presence } = subscribe;
         let conn = asker.conn;
         let checked = match presence {
-            true => self.shared.permit_presence(&self.caller(asker), &topic).map(|_| ()),
+            true => {
+                let grant = self.grant(asker);
+                self.shared.permit_presence(&caller(&grant, asker), &topic).map(|_| ())
+            }
             false => self.check(asker, Act::Subscribe, &topic),
         };
         let Err(denied) = checked else {

@@ -296,6 +296,7 @@ async fn settle(
         priority: admission.priority,
         origin: Origin::new(unsettled.source(), grant, format, client.number()),
         client,
+        version: admission.version,
         term,
         positions,
         publish_limited: !admission.is_service,
@@ -542,7 +543,8 @@ fn topics_bytes(topics: &Vec<Subscribe>) -> usize {
 }
 
 fn agree_heartbeat(shared: &SharedState, wished_ms: u32) -> Duration {
-    let connection = &shared.config().connection;
+    let config = shared.config();
+    let connection = &config.connection;
     match wished_ms {
         0 => connection.heartbeat,
         ms => Duration::from_millis(u64::from(ms))

@@ -4,9 +4,10 @@ mod from_device;
 
 use std::sync::Arc;
 
+use arc_swap::Guard;
 use weir_engine::{ConnId, ConnectionInfo, Engine};
 
-use crate::base::config::{Config, ConfigError};
+use crate::base::config::Config;
 use crate::base::mailboxes::Publisher;
 use crate::base::model::{Publication, PublishError, TopicInfo};
 use crate::core::drain::{DrainError, DrainInfo, DrainOptions};
@@ -164,17 +165,9 @@ impl Handle {
         &self.shared
     }
 
-    /// Uses the tokens of the admin API, its names and the services of `config` there from now on.
-    /// `config` is that of the start with other `[admin]` and `[[auth.services]]`; nothing else of it
-    /// counts. A token that is gone, or has another name or other rights, ends its sessions and the
-    /// streams that it reads. Returns the number of sessions that ended.
-    ///
-    /// Services that connect like devices keep the tokens of the start.
-    ///
-    /// Errors: an invalid configuration changes nothing.
-    pub fn replace_admin_callers(&self, config: &Config) -> Result<usize, ConfigError> {
-        config.validate()?;
-        Ok(self.shared.admin_access.replace(&config.admin, &config.auth.services))
+    /// The configuration in use.
+    pub(crate) fn config(&self) -> Guard<Arc<Config>> {
+        self.shared.config()
     }
 
     /// The events of connections from now on that pass the filter. `None` if there are

@@ -134,7 +134,7 @@ impl ClusterNode {
     async fn look(&self, shared: &SharedState) {
         // The loss of the broker is told elsewhere.
         let Ok(nodes) = shared.nodes().await else { return };
-        let seen = NodesSeen::of(&nodes, &settings(shared.config()));
+        let seen = NodesSeen::of(&nodes, &settings(&shared.config()));
         let before = std::mem::replace(&mut *self.announcing.seen(), seen.clone());
         if seen.different == before.different {
             return;
@@ -173,7 +173,7 @@ impl SharedState {
         NodeAbout {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             connections: u64::try_from(self.devices.connection_count()).unwrap_or(u64::MAX),
-            settings: settings(self.config()),
+            settings: settings(&self.config()),
             draining: self.drains.is_active(),
             uptime_s: self.admission.uptime().as_secs(),
             presence_unlisted: self.router.unlisted_count() as u64,

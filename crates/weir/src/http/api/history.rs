@@ -102,11 +102,12 @@ impl Api {
     fn check_history(&self, requester: &Requester, topic: &str) -> Result<(), Problem> {
         let shared = self.handle.shared();
         let device = CallerDevice::Named(requester.device.as_deref());
-        let caller = rights::Caller { grant: shared.auth.grant(&requester.grant), device };
+        let caller = rights::Caller { grant: &requester.grant, device };
         match shared.permit(&caller, Act::Subscribe, topic) {
             Ok(destination) if destination.class().history => Ok(()),
             Ok(destination) => {
-                let pattern = destination.class().pattern.as_str();
+                let class = destination.class();
+                let pattern = class.pattern.as_str();
                 let detail =
                     format!("topics of class {pattern:?} have no history (topic_classes, history)");
                 Err(Problem::new(Kind::NotFound, detail))

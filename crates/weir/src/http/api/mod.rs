@@ -12,6 +12,7 @@ mod publish;
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
@@ -26,6 +27,7 @@ use super::record::Asker;
 use crate::Handle;
 use crate::auth::{Bearer, NoBearer, Requester, TokenOrigin};
 use crate::base::config::Config;
+use crate::base::derived::Derived;
 use crate::base::host::{Host, Hosts};
 use crate::http::web::body::{self, Announced, Room};
 use crate::http::web::head::bearer_token;
@@ -40,13 +42,19 @@ use cors::Cors;
 /// The values that all requests to the public API share.
 pub(crate) struct Api {
     handle: Handle,
-    cors: Cors,
-    /// The hosts of requests without a token; `None`: requests without a token are never admitted.
-    hosts: Option<Hosts>,
+    /// For the configuration in use.
+    pages: Derived<PageRules>,
     room: Room,
     /// Reads the bodies of activations, which strangers send.
     small_room: Room,
     router: matchit::Router<Route>,
+}
+
+/// The rules for pages of browsers.
+struct PageRules {
+    cors: Cors,
+    /// The hosts of requests without a token; `None`: requests without a token are never admitted.
+    hosts: Option<Hosts>,
 }
 
 /// The path of a request, whatever its method.
@@ -115,7 +123,7 @@ impl Route {
 }
 
 impl Api {
-    pub(crate) fn new(handle: Handle, config: &Config) -> Api {
+    pub(crate) fn new(handle: Handle, config: &Arc<Config>) -> Api {
         let mut router = matchit::Router::new();
         for (path, route) in Route::ALL {
             router.insert(path, route).expect("the paths differ");
@@ -123,8 +131,10 @@ impl Api {
         let budget_bytes = handle.engine().budget().bytes_max();
         let room = |bytes_max| Room::new(bytes_max, config.http.body_timeout, budget_bytes);
         Api {
-            cors: Cors::new(&config.http.cors_origins),
-            hosts: config.admits_anonymous().then(|| Hosts::new(&config.http.hosts)),
+            pages: Derived::new(config, |config| PageRules {
+                cors: Cors::new(&config.http.cors_origins),
+                hosts: config.admits_anonymous().then(|| Hosts::new(&config.http.hosts)),
+            }),
             room: room(config.http.body_bytes_max),
             small_room: room(activation::BODY_BYTES_MAX),
             router,
@@ -164,7 +174,8 @@ impl Api {
         head: &Parts,
         has_effect: bool,
     ) -> Result<Option<HeaderValue>, Problem> {
-        self.cors.check(if caller.is_tls { "https" } else { "http" }, head, has_effect)
+        let pages = self.pages.of(&self.handle.config());
+        pages.cors.check(if caller.is_tls { "https" } else { "http" }, head, has_effect)
     }
 
     /// Refuses a request without a token for a host that is not this server.
@@ -176,7 +187,8 @@ impl Api {
     ///
     /// Errors: 421.
     pub(crate) fn check_anonymous(&self, caller: &Caller, head: &Parts) -> Result<(), Problem> {
-        let Some(hosts) = &self.hosts else { return Ok(()) };
+        let pages = self.pages.of(&self.handle.config());
+        let Some(hosts) = &pages.hosts else { return Ok(()) };
         if caller.identity.is_some() || head.headers.contains_key(ORIGIN) {
             return Ok(());
         }
@@ -194,7 +206,7 @@ impl Api {
 
     /// Tells in an answer, or in a refusal, which pages may read it.
     pub(crate) fn mark_origin(&self, headers: &mut HeaderMap, allowed: Option<HeaderValue>) {
-        self.cors.mark(headers, allowed);
+        self.pages.of(&self.handle.config()).cors.mark(headers, allowed);
     }
 
     /// Reads the task from a head, without waiting.

@@ -33,7 +33,7 @@ impl Api {
     fn check_presence(&self, requester: &Requester, topic: &str) -> Result<(), Problem> {
         let shared = self.handle.shared();
         let device = CallerDevice::Named(requester.device.as_deref());
-        let caller = rights::Caller { grant: shared.auth.grant(&requester.grant), device };
+        let caller = rights::Caller { grant: &requester.grant, device };
         shared.permit_presence(&caller, topic).map(|_| ()).map_err(|denied| match denied {
             Denied::Name(error) => Problem::field("topic", error.to_string()),
             Denied::NotPermitted(detail) => Problem::forbidden(detail).at("topic"),

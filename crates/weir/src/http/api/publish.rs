@@ -38,7 +38,7 @@ impl Api {
         };
         let key = key.map(|key| RequestKey::new(owner, key));
         let sender = (!requester.is_service).then(|| Sender::new(caller_device, caller.peer));
-        let grant = self.handle.shared().auth.grant(&requester.grant);
+        let grant = &*requester.grant;
         let publisher = rights::Caller { grant, device: CallerDevice::Named(caller_device) };
         let mut reply = publish::publish(body, key.as_ref(), reserve, |publication, place| {
             let published = self.handle.publish_as(&publisher, sender, publication);

@@ -50,7 +50,8 @@ impl EventsUpgrade {
         allowed: Option<HeaderValue>,
         order: AcceptOrder,
     ) -> Result<EventsUpgrade, Problem> {
-        let limits = &edge.shared.config().limits;
+        let config = edge.shared.config();
+        let limits = &config.limits;
         let known = ["device", "heartbeat_ms", "access_token", "last_event_id"];
         let lists = ["topic", "presence"];
         let (query, [mut topics, presence]) =

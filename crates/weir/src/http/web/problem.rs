@@ -64,6 +64,8 @@ pub(crate) enum Kind {
     InProgress,
     /// The node is being drained, or has been.
     DrainRunning,
+    /// The program refuses its own configuration.
+    ConfigurationRefused,
     /// A profile of the same kind is running.
     ProfileRunning,
     /// The system does not let the process make a profile.
@@ -147,6 +149,7 @@ impl Kind {
                 ("in-progress", "The first request with this key goes on", S::CONFLICT)
             }
             Kind::DrainRunning => ("drain-running", "The node is drained already", S::CONFLICT),
+            Kind::ConfigurationRefused => ("configuration-refused", "Configuration refused", UNFIT),
             Kind::ProfileRunning => ("profile-running", "Another profile is running", S::CONFLICT),
             Kind::ProfileFailed => ("profile-failed", "The profile failed", UNAVAILABLE),
             Kind::BrokerUnavailable => {
@@ -410,6 +413,8 @@ fn clipped(mut text: String, bytes_max: usize) -> String {
     text
 }
 
+/// What was asked for is understood, but cannot be done with what there is.
+const UNFIT: StatusCode = StatusCode::UNPROCESSABLE_ENTITY;
 /// Our longest text has some 300 bytes.
 const DETAIL_BYTES_MAX: usize = 512;
 /// A path of members, such as `messages[999].content_type`.

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -37,7 +37,7 @@ pub(crate) struct Admission {
     stats: Box<[Arc<ShardStats>]>,
     draining: watch::Receiver<bool>,
     assignments: Assignments,
-    unsettled_max: usize,
+    unsettled_max: AtomicUsize,
     tables: TableLimits,
     /// Sockets of devices in the front's descriptor table: accepted, and not reported closed. The
     /// shards' cells count the lingering ones. If shards have descriptors of their own, sockets
@@ -48,7 +48,8 @@ pub(crate) struct Admission {
     memory: Vec<LimitedMemory>,
     /// Whether one of them was nearly used up at the last look.
     is_memory_short: AtomicBool,
-    sources: Option<Sources>,
+    /// Present once sources are counted.
+    sources: OnceLock<Sources>,
     spares: Spares,
     notices: [Notice; ConnectRefuseCause::ALL.len()],
     goodbyes: Goodbyes,
@@ -134,8 +135,6 @@ impl Admission {
         tables: TableLimits,
     ) -> Arc<Self> {
         let limits = &config.limits;
-        // Behind a proxy the table also keeps the source of each connection.
-        let is_counted = Sources::are_limited(limits) || !config.listen.proxy_networks.is_empty();
         let shards = engine.shard_count();
         let stats: Box<[Arc<ShardStats>]> =
             (0..shards).map(|shard| Arc::clone(engine.stats(shard))).collect();
@@ -146,20 +145,38 @@ impl Admission {
             stats,
             draining,
             assignments,
-            unsettled_max: limits.unsettled_connections_max,
+            unsettled_max: AtomicUsize::new(limits.unsettled_connections_max),
             tables,
             sockets: AtomicUsize::new(0),
             memory: LimitedMemory::of_this_process(Path::new("/")),
             is_memory_short: AtomicBool::new(false),
-            sources: is_counted.then(|| Sources::new(limits)),
+            sources: OnceLock::new(),
             spares: Spares::default(),
             notices: Default::default(),
             goodbyes: Goodbyes::default(),
             began: Instant::now(),
             next_order: AtomicU64::new(0),
         };
+        // Behind a proxy the table also keeps the source of each connection.
+        if Sources::are_limited(limits) || !config.listen.proxy_networks.is_empty() {
+            admission.sources.get_or_init(|| Sources::new(limits));
+        }
         admission.spares.refill();
         Arc::new(admission)
+    }
+
+    /// Changes the limits for further connections. If sources were not counted so far, earlier
+    /// connections do not count for theirs.
+    pub(crate) fn limit(&self, limits: &LimitsConfig) {
+        self.assignments.limit(limits.connections_max);
+        self.unsettled_max.store(limits.unsettled_connections_max, Ordering::Relaxed);
+        let sources = match Sources::are_limited(limits) {
+            true => Some(self.sources.get_or_init(|| Sources::new(limits))),
+            false => self.sources.get(),
+        };
+        if let Some(sources) = sources {
+            sources.limit(limits);
+        }
     }
 
     /// Takes a place for a connection that was just accepted. It counts for its peer, unless the
@@ -188,7 +205,8 @@ impl Admission {
         if spoken == Spoken::Frames {
             self.assignments.check()?;
         }
-        if !self.counters.try_enter_unsettled(transport, self.unsettled_max) {
+        let unsettled_max = self.unsettled_max.load(Ordering::Relaxed);
+        if !self.counters.try_enter_unsettled(transport, unsettled_max) {
             return Err(ConnectRefuseCause::UnsettledMax);
         }
         // From here on, dropping the place gives everything back.
@@ -310,22 +328,22 @@ impl Admission {
 
     /// The source of a settled connection, if sources are counted.
     pub(crate) fn source(&self, origin: Origin) -> Option<Source> {
-        self.sources.as_ref()?.source(SourceRef::from_origin(origin.source)?)
+        self.sources.get()?.source(SourceRef::from_origin(origin.source)?)
     }
 
     /// The number of known sources.
     pub(crate) fn source_count(&self) -> usize {
-        self.sources.as_ref().map_or(0, Sources::count)
+        self.sources.get().map_or(0, Sources::count)
     }
 
     /// The known sources.
     pub(crate) fn sources_footprint(&self) -> Footprint {
-        self.sources.as_ref().map(Sources::footprint).unwrap_or_default()
+        self.sources.get().map(Sources::footprint).unwrap_or_default()
     }
 
     /// The number of sources that were forgotten too early.
     pub(crate) fn sources_forgotten(&self) -> u64 {
-        self.sources.as_ref().map_or(0, Sources::forgotten)
+        self.sources.get().map_or(0, Sources::forgotten)
     }
 
     /// Closes a spare descriptor to make room for one; `false` if none is left.
@@ -359,7 +377,7 @@ impl Admission {
     }
 
     fn give_back(&self, source: Option<SourceRef>, is_on_front: bool) {
-        if let (Some(sources), Some(source)) = (&self.sources, source) {
+        if let (Some(sources), Some(source)) = (self.sources.get(), source) {
             sources.leave(source, self.began.elapsed());
         }
         if is_on_front {
@@ -374,7 +392,7 @@ pub(crate) async fn maintain(admission: Arc<Admission>) {
     loop {
         sleep(MAINTENANCE_INTERVAL).await;
         let now = admission.began.elapsed();
-        if let Some(sources) = &admission.sources {
+        if let Some(sources) = admission.sources.get() {
             sources.sweep(now);
         }
         for cause in ConnectRefuseCause::ALL {
@@ -400,7 +418,7 @@ impl Unsettled {
     /// Counts the connection for its source, which has just become known.
     pub(crate) fn count_source(&mut self, addr: IpAddr) -> Result<(), ConnectRefuseCause> {
         self.addr = Some(addr);
-        let Some(sources) = &self.admission.sources else { return Ok(()) };
+        let Some(sources) = self.admission.sources.get() else { return Ok(()) };
         debug_assert!(self.source.is_none(), "a connection comes from one place");
         let entered = sources.enter(Source::of(addr), self.admission.began.elapsed());
         self.source = Some(entered.map_err(|full| match full {
@@ -473,7 +491,8 @@ impl Permit {
         order: AcceptOrder,
     ) -> Result<Unsettled, (Permit, ConnectRefuseCause)> {
         let Admission { counters, unsettled_max, .. } = &*self.0.admission;
-        if !counters.try_enter_unsettled(self.0.transport, *unsettled_max) {
+        let unsettled_max = unsettled_max.load(Ordering::Relaxed);
+        if !counters.try_enter_unsettled(self.0.transport, unsettled_max) {
             return Err((self, ConnectRefuseCause::UnsettledMax));
         }
         (self.0.is_waiting, self.0.accepted, self.0.order) = (true, Instant::now(), order);

@@ -4,6 +4,7 @@ use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -31,7 +32,7 @@ pub(crate) enum Source {
 /// Cost: enter and leave are O(1) under one lock. [`Sources::sweep`] looks at every entry.
 pub(crate) struct Sources {
     hasher: RandomState,
-    rules: Rules,
+    rules: SharedRules,
     stripes: Box<[Mutex<Stripe>]>,
 }
 
@@ -46,6 +47,13 @@ pub(crate) enum SourceFull {
     Connections,
     /// It connects faster than `limits.connects_per_source_per_second`.
     Rate,
+}
+
+/// The rules, which can change. Readers may see parts of old and new rules together for a moment.
+struct SharedRules {
+    connections_max: AtomicU32,
+    interval: AtomicU64,
+    burst: AtomicU64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -101,7 +109,7 @@ impl Sources {
     pub(crate) fn new(limits: &LimitsConfig) -> Self {
         Self {
             hasher: RandomState::new(),
-            rules: Rules::new(limits),
+            rules: Rules::new(limits).into(),
             stripes: (0..STRIPES).map(|_| Mutex::default()).collect(),
         }
     }
@@ -118,11 +126,25 @@ impl Sources {
         Self::of_interval(SECOND / u64::from(per_second.max(1)), burst)
     }
 
+    /// Changes the limits.
+    pub(crate) fn limit(&self, limits: &LimitsConfig) {
+        self.rules.set(Rules::new(limits));
+    }
+
+    /// Changes the limits of a table of failures.
+    pub(crate) fn limit_failures(&self, per_minute: u32, burst: u32) {
+        self.rules.set(Rules::of_interval(60 * SECOND / u64::from(per_minute.max(1)), burst));
+    }
+
+    /// Changes the limits of a table of attempts.
+    pub(crate) fn limit_attempts(&self, per_second: u32, burst: u32) {
+        self.rules.set(Rules::of_interval(SECOND / u64::from(per_second.max(1)), burst));
+    }
+
     fn of_interval(interval: u64, burst: u32) -> Self {
-        let burst = interval.saturating_mul(u64::from(burst.max(1)));
         Self {
             hasher: RandomState::new(),
-            rules: Rules { connections_max: u32::MAX, interval, burst },
+            rules: Rules::of_interval(interval, burst).into(),
             stripes: (0..STRIPES).map(|_| Mutex::default()).collect(),
         }
     }
@@ -131,7 +153,7 @@ impl Sources {
     pub(crate) fn wait(&self, source: Source, now: Duration) -> Option<Duration> {
         let hash = self.hasher.hash_one(source);
         let stripe = self.lock(stripe_of(hash));
-        stripe.entries.get(stripe.find(hash, source)?)?.wait(&self.rules, nanoseconds(now))
+        stripe.entries.get(stripe.find(hash, source)?)?.wait(&self.rules.now(), nanoseconds(now))
     }
 
     /// Takes one from a source's bucket, and returns the time that it would have had to wait. An
@@ -143,9 +165,10 @@ impl Sources {
         let slot = stripe.find_or_insert(hash, source, &self.hasher);
         let now = nanoseconds(now);
         let entry = stripe.entries.get_mut(slot).expect("the index names slots in use");
-        let wait = entry.wait(&self.rules, now);
-        let full_at = entry.full_at.max(now).saturating_add(self.rules.interval);
-        entry.full_at = full_at.min(now + self.rules.burst + DEBT_MAX);
+        let rules = self.rules.now();
+        let wait = entry.wait(&rules, now);
+        let full_at = entry.full_at.max(now).saturating_add(rules.interval);
+        entry.full_at = full_at.min(now + rules.burst + DEBT_MAX);
         if stripe.recent > RECENT_MAX {
             stripe.forget_one(&self.hasher);
         }
@@ -159,10 +182,11 @@ impl Sources {
         let slot = stripe.find_or_insert(hash, source, &self.hasher);
         let now = nanoseconds(now);
         let entry = stripe.entries.get_mut(slot).expect("the index names slots in use");
-        if let Some(wait) = entry.wait(&self.rules, now) {
+        let rules = self.rules.now();
+        if let Some(wait) = entry.wait(&rules, now) {
             return Err(wait);
         }
-        entry.full_at = entry.full_at.max(now).saturating_add(self.rules.interval);
+        entry.full_at = entry.full_at.max(now).saturating_add(rules.interval);
         if stripe.recent > RECENT_MAX {
             stripe.forget_one(&self.hasher);
         }
@@ -175,7 +199,7 @@ impl Sources {
         let mut stripe = self.lock(stripe_of(hash));
         let Some(slot) = stripe.find(hash, source) else { return };
         let entry = stripe.entries.get_mut(slot).expect("the index names slots in use");
-        entry.full_at = entry.full_at.saturating_sub(self.rules.interval);
+        entry.full_at = entry.full_at.saturating_sub(self.rules.now().interval);
         if entry.is_idle(nanoseconds(now)) {
             stripe.forget(slot, &self.hasher);
         }
@@ -195,7 +219,7 @@ impl Sources {
         let slot = stripe.find_or_insert(hash, source, &self.hasher);
         let entry = stripe.entries.get_mut(slot).expect("the index names slots in use");
         let was_recent = entry.connections == 0;
-        entry.enter(&self.rules, nanoseconds(now))?;
+        entry.enter(&self.rules.now(), nanoseconds(now))?;
         stripe.recent -= usize::from(was_recent);
         Ok(SourceRef::new(index, slot))
     }
@@ -293,7 +317,38 @@ impl SourceRef {
     }
 }
 
+impl SharedRules {
+    fn now(&self) -> Rules {
+        Rules {
+            connections_max: self.connections_max.load(Ordering::Relaxed),
+            interval: self.interval.load(Ordering::Relaxed),
+            burst: self.burst.load(Ordering::Relaxed),
+        }
+    }
+
+    fn set(&self, Rules { connections_max, interval, burst }: Rules) {
+        self.connections_max.store(connections_max, Ordering::Relaxed);
+        self.interval.store(interval, Ordering::Relaxed);
+        self.burst.store(burst, Ordering::Relaxed);
+    }
+}
+
+impl From<Rules> for SharedRules {
+    fn from(Rules { connections_max, interval, burst }: Rules) -> SharedRules {
+        SharedRules {
+            connections_max: connections_max.into(),
+            interval: interval.into(),
+            burst: burst.into(),
+        }
+    }
+}
+
 impl Rules {
+    fn of_interval(interval: u64, burst: u32) -> Rules {
+        let burst = interval.saturating_mul(u64::from(burst.max(1)));
+        Rules { connections_max: u32::MAX, interval, burst }
+    }
+
     fn new(limits: &LimitsConfig) -> Rules {
         let interval = match limits.connects_per_source_per_second {
             0 => 0,

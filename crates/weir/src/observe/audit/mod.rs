@@ -39,6 +39,7 @@ weir_wire::named_enum! {
         Export = "export",
         Drain = "drain",
         CancelDrain = "cancel_drain",
+        Reload = "reload",
         Profile = "profile",
         /// Reading anything else. It is an entry only if it is refused.
         Read = "read",

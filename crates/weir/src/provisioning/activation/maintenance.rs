@@ -15,9 +15,7 @@ pub(crate) async fn maintain(activator: &Activator) {
     let mut is_told = false;
     loop {
         sleep(MAINTENANCE_INTERVAL).await;
-        if let Some(failures) = &activator.failures {
-            failures.sweep(now());
-        }
+        activator.failures.sweep(now());
         match activator.sweep().await {
             Ok(()) => is_told = false,
             Err(error) if !is_told => {

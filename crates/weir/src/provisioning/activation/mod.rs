@@ -11,7 +11,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use weir_engine::Nanos;
@@ -36,8 +36,7 @@ pub(crate) use maintenance::{maintain, tell_seen};
 pub(crate) struct Activator {
     devices: Arc<DeviceStore>,
     counters: Arc<Counters>,
-    /// `None`: no limit.
-    failures: Option<Failures>,
+    failures: Failures,
     gateways: Arc<[String]>,
     token_ttl: Millis,
     grace: Millis,
@@ -47,6 +46,8 @@ pub(crate) struct Activator {
 
 /// Attempts that have failed, by source.
 struct Failures {
+    /// Otherwise there is no limit.
+    are_limited: AtomicBool,
     of_connections: Sources,
     of_datagrams: Sources,
 }
@@ -100,10 +101,11 @@ impl Activator {
         Self {
             devices,
             counters,
-            failures: (per_minute > 0).then(|| Failures {
+            failures: Failures {
+                are_limited: AtomicBool::new(per_minute > 0),
                 of_connections: Sources::of_failures(per_minute, burst),
                 of_datagrams: Sources::of_failures(per_minute, burst),
-            }),
+            },
             gateways: config.gateways.clone().into(),
             token_ttl: millis(config.token_ttl),
             grace: millis(config.grace),
@@ -113,10 +115,18 @@ impl Activator {
 
     /// Sources whose failures were forgotten too early: of connections, and of datagrams.
     pub(crate) fn sources_forgotten(&self) -> [u64; 2] {
-        let failures = self.failures.as_ref();
-        failures.map_or([0; 2], |failures| {
-            [failures.of_connections.forgotten(), failures.of_datagrams.forgotten()]
-        })
+        let Failures { of_connections, of_datagrams, .. } = &self.failures;
+        [of_connections.forgotten(), of_datagrams.forgotten()]
+    }
+
+    /// Changes the limits on failures.
+    pub(crate) fn limit(&self, config: &ActivationConfig) {
+        let (per_minute, burst) =
+            (config.failures_per_source_per_minute, config.failures_per_source_burst);
+        for table in [&self.failures.of_connections, &self.failures.of_datagrams] {
+            table.limit_failures(per_minute, burst);
+        }
+        self.failures.are_limited.store(per_minute > 0, Ordering::Relaxed);
     }
 
     /// Gives a token to a caller with the key of a device.
@@ -195,17 +205,14 @@ impl Activator {
     }
 
     fn check_origin(&self, origin: RequestOrigin) -> Result<(), ActivationError> {
-        let Some(failures) = &self.failures else { return Ok(()) };
-        let (failures, source) = failures.of(origin);
+        let Some((failures, source)) = self.failures.of(origin) else { return Ok(()) };
         failures.wait(source, now()).map_or(Ok(()), |wait| Err(self.limited(wait)))
     }
 
     /// Counts a failure and returns the answer for its source.
     fn strike(&self, origin: RequestOrigin, refusal: Refusal) -> ActivationError {
-        let before = self.failures.as_ref().and_then(|failures| {
-            let (failures, source) = failures.of(origin);
-            failures.strike(source, now())
-        });
+        let of_source = self.failures.of(origin);
+        let before = of_source.and_then(|(failures, source)| failures.strike(source, now()));
         match before {
             Some(wait) => self.limited(wait),
             None => {
@@ -249,14 +256,16 @@ impl Activator {
 }
 
 impl Failures {
-    fn of(&self, origin: RequestOrigin) -> (&Sources, Source) {
-        match origin {
+    /// The table and the source of an attempt; `None` without a limit.
+    fn of(&self, origin: RequestOrigin) -> Option<(&Sources, Source)> {
+        let of_source = match origin {
             RequestOrigin::Connection(addr) => {
                 let addr = addr.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
                 (&self.of_connections, Source::of(addr))
             }
             RequestOrigin::Datagram(addr) => (&self.of_datagrams, Source::of(addr)),
-        }
+        };
+        Some(of_source).filter(|_| self.are_limited.load(Ordering::Relaxed))
     }
 
     fn sweep(&self, now: Duration) {

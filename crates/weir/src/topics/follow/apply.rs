@@ -118,22 +118,23 @@ impl Router {
         message: impl Fn(&Class, MessagePosition) -> Option<Arc<Message>>,
     ) -> bool {
         if state.counts.total() > 0 {
-            return self.deliver(topic, state, offer, &message).is_ok()
+            let class = topic.class();
+            return self.deliver((topic, &class), state, offer, &message).is_ok()
                 // A full tick leaves early: the message has been accepted.
-                || topic.class.tick.is_some()
+                || topic.class().tick.is_some()
                     && self.end_tick(topic, state)
-                    && self.deliver(topic, state, offer, &message).is_ok();
+                    && self.deliver((topic, &class), state, offer, &message).is_ok();
         }
         // What members were to get before they left comes first.
-        if topic.class.tick.is_some() && !self.end_tick(topic, state) {
+        if topic.class().tick.is_some() && !self.end_tick(topic, state) {
             return false;
         }
         let place = topic.next(state);
-        if topic.class.retention.is_some() {
-            let Some(message) = message(&topic.class, place) else { return false };
+        if topic.class().retention.is_some() {
+            let Some(message) = message(&topic.class(), place) else { return false };
             self.retain(topic, &mut state.extra_mut().ring, &message);
         }
-        if topic.class.tick.is_some() {
+        if topic.class().tick.is_some() {
             state.extra_mut().tick.skip_to(place.offset);
         }
         true
@@ -162,14 +163,15 @@ impl Router {
     ) -> bool {
         let before = state.epoch;
         if state.counts.total() > 0 {
-            let Some(credits) = self.credits(&state.counts, topic, Publisher::Backend) else {
+            let Some(credits) = self.credits(&state.counts, &topic.class(), Publisher::Backend)
+            else {
                 return false;
             };
             let order = state.offset.wrapping_add(state.cluster().shift).wrapping_add(1);
             let of_topic = TopicMessage {
                 topic: Some(topic.id),
-                class: topic.class.number,
-                priority: topic.class.priority,
+                class: topic.class().number,
+                priority: topic.class().priority,
                 epoch: to.epoch,
                 offset: to.offset,
                 shift: order.wrapping_sub(to.offset),
@@ -195,7 +197,7 @@ impl Router {
         state: &mut State,
         history: &History,
     ) -> bool {
-        let offset = match topic.class.retention.is_some() {
+        let offset = match topic.class().retention.is_some() {
             true => history.began.max(history.first - 1),
             false => history.top.offset,
         };

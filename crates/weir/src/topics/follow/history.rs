@@ -50,7 +50,7 @@ impl Router {
                 Ok(arrived) => {
                     let offset = received.offset;
                     let place = MessagePosition { topic: None, epoch, offset, shift: 0 };
-                    match arrived.message(&self.budget, class, place) {
+                    match arrived.message(&self.budget, &class, place) {
                         Some(message) => messages.push(message),
                         None if messages.is_empty() => return None,
                         None => break,

@@ -154,7 +154,7 @@ impl Router {
     fn act<T>(&self, name: &str, act: impl FnOnce(&Arc<Topic>, &mut State) -> T) -> Option<T> {
         let topic = self.find(name)?;
         let mut state = topic.lock();
-        if state.ended || !topic.class.is_cluster {
+        if state.ended || !topic.class().is_cluster {
             return None;
         }
         let done = act(&topic, &mut state);
@@ -176,7 +176,7 @@ impl Router {
             }
             Phase::Live => {
                 let missing = message.offset - state.offset - 1;
-                let is_kept = topic.class.retention.is_some();
+                let is_kept = topic.class().retention.is_some();
                 if missing > 0 && is_kept && !self.is_seeded(SeededBug::UnfilledGap) {
                     self.counters.count_followed(Following::Gap, 1);
                     self.hold(topic, state, epoch, message);
@@ -218,7 +218,7 @@ impl Router {
     /// Keeps a message until those before it are there. Without room it is let go: a read finds it
     /// again if the class retains messages; otherwise it is lost, and counted when it is passed.
     fn hold(&self, topic: &Topic, state: &mut State, epoch: u64, message: Received) {
-        let is_kept = topic.class.retention.is_some();
+        let is_kept = topic.class().retention.is_some();
         let cluster = state.cluster();
         let has_room = cluster.held.len() < HELD_MAX
             && self.budget.take(Share::Messages, held_bytes(&message));
@@ -296,7 +296,7 @@ impl Router {
     /// The broker's newest position of a topic: what it has and this node has not is read.
     pub(crate) fn handle_top(&self, name: &str, top: Position) {
         self.act(name, |topic, state| {
-            let is_behind = topic.class.retention.is_some() && top.offset > state.offset;
+            let is_behind = topic.class().retention.is_some() && top.offset > state.offset;
             if top.epoch != state.epoch || is_behind {
                 self.check(topic, state);
             }
@@ -336,7 +336,7 @@ impl Router {
     }
 
     fn follow_history(&self, topic: &Arc<Topic>, state: &mut State, history: &History) {
-        let is_kept = topic.class.retention.is_some();
+        let is_kept = topic.class().retention.is_some();
         let has_room = match state.epoch {
             0 => {
                 let begin = if is_kept { history.first - 1 } else { history.top.offset };
@@ -390,7 +390,7 @@ impl Router {
 
     /// Applies what waited. Then the topic is live, if nothing is missing.
     fn apply_held(&self, topic: &Arc<Topic>, state: &mut State) {
-        let is_kept = topic.class.retention.is_some();
+        let is_kept = topic.class().retention.is_some();
         #[cfg(test)]
         if self.joins_late(topic, state) {
             return;

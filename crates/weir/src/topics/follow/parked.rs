@@ -58,7 +58,7 @@ impl Router {
         }
         loop {
             let is_new = self.find(name).is_none();
-            if is_new && self.unattended.load(Ordering::Relaxed) >= self.unattended_max {
+            if is_new && self.unattended.load(Ordering::Relaxed) >= self.unattended_max() {
                 return Followed::Refused;
             }
             let Some(topic) = self.find_or_begin(name) else { return Followed::Refused };
@@ -91,7 +91,7 @@ impl Router {
         if self.is_broker_lost() {
             return Entry::Refused(credit);
         }
-        let sent = state.sent(&topic.class);
+        let sent = state.sent(&topic.class());
         let is_known = subscriber
             .position
             .is_none_or(|position| position.epoch == state.epoch && position.offset <= sent);
@@ -155,7 +155,7 @@ impl Router {
             return;
         }
         // They may have seen what another node's tick has sent already.
-        if topic.class.tick.is_some() && !self.end_tick(topic, state) {
+        if topic.class().tick.is_some() && !self.end_tick(topic, state) {
             return self.retry(topic, state);
         }
         self.end_waits(topic, state, |credit, Parked { subscriber, number }, state| {

@@ -26,7 +26,7 @@ impl Topic {
 
     /// The offset behind which the broker may keep messages.
     fn kept_behind(&self, state: &State) -> Option<u64> {
-        let retention = self.class.retention.filter(|_| self.class.is_cluster)?;
+        let retention = self.class().retention.filter(|_| self.class().is_cluster)?;
         let messages_max = u64::try_from(retention.messages_max).unwrap_or(u64::MAX);
         Some(state.offset.saturating_sub(messages_max))
     }
@@ -35,7 +35,7 @@ impl Topic {
     pub(in crate::topics) fn asked_of_broker(&self, state: &State, missed: Missed) -> Option<u64> {
         match missed {
             Missed::AtBroker(offset) => Some(offset),
-            Missed::Unknown if self.class.resumes_from_oldest => {
+            Missed::Unknown if self.class().resumes_from_oldest => {
                 self.kept_behind(state).filter(|behind| self.may_be_kept(state, *behind))
             }
             Missed::Unknown | Missed::Nothing | Missed::Since(_) => None,
@@ -87,7 +87,7 @@ impl Router {
         self.needs.push_replay(Replay {
             topic: Name::from(topic.name.as_ref()),
             after,
-            bytes_max: self.chunk_bytes_max,
+            bytes_max: self.chunk_bytes_max(),
             conn,
             number,
             first,
@@ -150,7 +150,8 @@ impl Router {
                 (offset, ResumeOutcome::Recovered)
             }
             Some(Missed::AtBroker(_) | Missed::Unknown)
-                if topic.class.resumes_from_oldest && history.first <= state.sent(&topic.class) =>
+                if topic.class().resumes_from_oldest
+                    && history.first <= state.sent(&topic.class()) =>
             {
                 (history.first - 1, ResumeOutcome::NotRecovered)
             }
@@ -200,7 +201,7 @@ impl Router {
     ) -> Option<ReplayChunk> {
         let (mut messages, mut bytes, mut after) = (Vec::new(), 0, behind);
         // What this node has not sent yet comes to members, when it is sent.
-        let sent = state.sent(&topic.class);
+        let sent = state.sent(&topic.class());
         for received in history.messages.iter().filter(|received| received.offset > behind) {
             if received.offset != after + 1 || received.offset > sent {
                 break;
@@ -210,10 +211,10 @@ impl Router {
                 Ok(arrived) => {
                     let (epoch, offset, shift) = (state.epoch, received.offset, state.shift());
                     let place = MessagePosition { topic: Some(topic.id), epoch, offset, shift };
-                    let message = arrived.message(&self.budget, &topic.class, place);
+                    let message = arrived.message(&self.budget, &topic.class(), place);
                     let Some(message) = message else { break };
                     bytes += message.frame().len();
-                    if bytes > self.chunk_bytes_max && !messages.is_empty() {
+                    if bytes > self.chunk_bytes_max() && !messages.is_empty() {
                         break;
                     }
                     messages.push(message);

@@ -50,7 +50,7 @@ pub(in crate::topics) struct Newcomer {
 #[derive(Debug)]
 pub(super) struct Places {
     used: AtomicUsize,
-    max: usize,
+    max: AtomicUsize,
     /// Connections that found none.
     unlisted: AtomicUsize,
 }
@@ -133,7 +133,13 @@ impl Members {
 
 impl Places {
     pub(super) fn new(max: usize) -> Arc<Places> {
-        Arc::new(Places { used: AtomicUsize::new(0), max, unlisted: AtomicUsize::new(0) })
+        let [used, unlisted] = [AtomicUsize::new(0), AtomicUsize::new(0)];
+        Arc::new(Places { used, max: AtomicUsize::new(max), unlisted })
+    }
+
+    /// Changes the limit for further members.
+    pub(super) fn limit(&self, max: usize) {
+        self.max.store(max, Ordering::Relaxed);
     }
 
     pub(super) fn used(&self) -> usize {
@@ -151,7 +157,8 @@ impl Places {
 
     /// `None`: all places are in use.
     pub(super) fn take(self: &Arc<Places>) -> Option<Place> {
-        let has_room = |used: usize| (used < self.max).then_some(used + 1);
+        let max = self.max.load(Ordering::Relaxed);
+        let has_room = |used: usize| (used < max).then_some(used + 1);
         let taken = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, has_room);
         taken.ok().map(|_| Place(Arc::clone(self)))
     }
@@ -168,7 +175,7 @@ impl Members {
         self.present.contains_key(&conn)
     }
 
-    pub(super) fn watches(&self, conn: ConnId) -> bool {
+    pub(in crate::topics) fn watches(&self, conn: ConnId) -> bool {
         self.watchers.contains(&conn)
     }
 

@@ -41,6 +41,10 @@ impl Presence {
         Presence { places, changed: Mutex::default(), filled: Notify::new() }
     }
 
+    pub(super) fn limit(&self, members_max: usize) {
+        self.places.limit(members_max);
+    }
+
     fn list(&self, topic: &Arc<Topic>) {
         lock(&self.changed).push_back(Arc::clone(topic));
         self.filled.notify_one();
@@ -77,11 +81,11 @@ impl Router {
         state: &mut State,
         subscriber: &mut Subscriber,
     ) {
-        if !topic.class.presence {
+        if !topic.class().presence {
             return;
         }
         let (conn, newcomer) = (subscriber.conn, subscriber.newcomer.take());
-        let ways = (subscriber.presence, topic.class.is_cluster);
+        let ways = (subscriber.presence, topic.class().is_cluster);
         self.change_members(topic, state, |members| {
             if !members.enter(conn, newcomer, ways) {
                 self.counters.count_presence(PresenceOutcome::Unlisted, 1);
@@ -91,15 +95,15 @@ impl Router {
 
     /// Counts a subscription less.
     pub(super) fn exit_presence(&self, topic: &Arc<Topic>, state: &mut State, conn: ConnId) {
-        if topic.class.presence {
-            let has_broker = topic.class.is_cluster;
+        if topic.class().presence {
+            let has_broker = topic.class().is_cluster;
             self.change_members(topic, state, |members| members.exit(conn, has_broker));
         }
     }
 
     /// A connection hears no more of who enters. Its presence ends when its shard reports that.
     pub(super) fn end_watch(&self, topic: &Topic, state: &mut State, conn: ConnId) {
-        if topic.class.presence {
+        if topic.class().presence {
             state.members().watch(conn, false);
         }
     }
@@ -107,7 +111,7 @@ impl Router {
     /// A shard has ended, and all its connections with it.
     pub(crate) fn forget_shard(&self, shard: usize) {
         for topic in self.topics_with(|class| class.presence) {
-            let (mut state, has_broker) = (topic.lock(), topic.class.is_cluster);
+            let (mut state, has_broker) = (topic.lock(), topic.class().is_cluster);
             self.change_members(&topic, &mut state, |members| {
                 members.forget_shard(shard, has_broker);
             });
@@ -138,7 +142,7 @@ impl Router {
     ///
     /// Cost: copies a page under the topic's lock.
     pub(crate) fn members(&self, name: &str, after: Option<ConnId>, limit: usize) -> MembersPage {
-        let topic = self.find(name).filter(|topic| topic.class.presence);
+        let topic = self.find(name).filter(|topic| topic.class().presence);
         let page = topic.map(|topic| topic.lock().members().page(after, limit));
         page.unwrap_or(MembersPage { is_last: true, is_complete: true, ..MembersPage::default() })
     }
@@ -156,7 +160,7 @@ impl Router {
     /// What the broker tells of a topic.
     pub(crate) fn handle_presence(&self, name: &str, joined: Vec<Member>, left: Vec<Member>) {
         let Some(topic) = self.find(name) else { return };
-        if !topic.class.presence || !topic.class.is_cluster {
+        if !topic.class().presence || !topic.class().is_cluster {
             return;
         }
         let mut state = topic.lock();
@@ -171,7 +175,7 @@ impl Router {
 
     /// The broker may have lost the members of this topic, and its watchers may have missed some.
     pub(super) fn check_presence(&self, topic: &Arc<Topic>, state: &mut State) {
-        if !topic.class.presence {
+        if !topic.class().presence {
             return;
         }
         state.members().enter_again();
@@ -204,7 +208,7 @@ impl Router {
 
     /// Changes of a topic for the broker, at most `limit`.
     pub(crate) fn presence_changes(&self, topic: &Topic, limit: usize) -> Changes {
-        match topic.class.is_cluster {
+        match topic.class().is_cluster {
             true => topic.lock().members().take_changes(limit),
             false => Changes::default(),
         }
@@ -263,7 +267,7 @@ impl Router {
     /// have missed something.
     fn news_of(&self, topic: &Topic) -> Option<(Vec<Arc<Message>>, Vec<ConnId>)> {
         let mut state = topic.lock();
-        if !topic.class.is_cluster {
+        if !topic.class().is_cluster {
             state.members().hear_changes(&self.budget);
         }
         let news = state.members().take_news(&self.budget)?;

@@ -17,7 +17,7 @@ use weir_wire::v1;
 
 use super::backend::{Backend, DatagramRefusal, Validity};
 use super::own::OwnAddrs;
-use super::tokens::{Known, Tokens};
+use super::tokens::{Known, TokenState, Tokens};
 use crate::base::config::UdpConfig;
 use crate::limits::duplicates::{Before, Duplicates, Key};
 use crate::limits::rates::Rates;
@@ -32,7 +32,7 @@ pub(super) struct Shared {
     pub(super) backend: Arc<dyn Backend>,
     pub(super) counters: Arc<Counters>,
     pub(super) runtime: runtime::Handle,
-    pub(super) rates: Rates,
+    pub(super) rates: Arc<Rates>,
     pub(super) own: OwnAddrs,
 }
 
@@ -43,6 +43,8 @@ pub(super) struct Shared {
 pub(super) struct Handler {
     shared: Arc<Shared>,
     tokens: Tokens,
+    /// The version of the credentials for which tokens of the configuration are remembered.
+    version: u64,
     duplicates: Duplicates<Box<[u8]>>,
     /// Tokens that the front is looking up, each with its waiting calls.
     checks: HashMap<Box<str>, Vec<Waiter>>,
@@ -72,6 +74,7 @@ impl Handler {
         let config = &shared.config;
         Handler {
             tokens: Tokens::new(config.token_cache_max, config.token_cache_ttl),
+            version: shared.backend.version(),
             duplicates: Duplicates::new(config.duplicates_max, config.duplicate_window),
             checks: HashMap::new(),
             waiting: 0,
@@ -173,6 +176,11 @@ impl Handler {
         outbox: &mut Outbox,
         now: Nanos,
     ) {
+        let version = self.shared.backend.version();
+        if self.version != version {
+            self.version = version;
+            self.tokens.forget_configured();
+        }
         match self.tokens.find(token.as_bytes(), now) {
             Known::Valid { is_stale } => {
                 self.count(Count::Calls, 1);
@@ -271,8 +279,17 @@ impl Handler {
         self.leave(waiters.len());
         let refused = match outcome {
             JobOutcome::Checked(validity) => {
-                let ends_in = validity.and_then(|Validity { ends_in }| ends_in);
-                self.tokens.put(token.as_bytes(), validity.is_some(), ends_in, now);
+                let known = match validity {
+                    Some(Validity { ends_in, configured }) => {
+                        TokenState::Valid { ends_in, is_configured: configured.is_some() }
+                    }
+                    None => TokenState::Invalid,
+                };
+                // If the configuration has changed since, it is looked up again the next time.
+                let configured = validity.and_then(|validity| validity.configured);
+                if configured.is_none_or(|version| version == self.shared.backend.version()) {
+                    self.tokens.put(token.as_bytes(), known, now);
+                }
                 if validity.is_some() { None } else { Some(DatagramRefusal::unauthorized()) }
             }
             JobOutcome::Refused(refused) => Some(refused),

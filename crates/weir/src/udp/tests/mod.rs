@@ -57,7 +57,7 @@ impl Backend for Fake {
             self.enter(&self.checks).await;
             assert_ne!(token, "panic", "as it was told");
             let ends_in = (token == "short").then_some(Duration::from_millis(1));
-            Ok((token != "wrong").then_some(Validity { ends_in }))
+            Ok((token != "wrong").then_some(Validity { ends_in, configured: None }))
         })
     }
 
@@ -113,8 +113,13 @@ impl Scene {
         let counters = Arc::<Counters>::default();
         let front: Arc<dyn Backend> = Arc::clone(&backend) as _;
         let handle = runtime.handle();
+        let rates = Arc::new(Rates::new(
+            config.udp.datagrams_per_source_per_second,
+            config.udp.datagrams_per_source_burst,
+        ));
         let running =
-            Running::start(bound, &config.udp, front, Arc::clone(&counters), handle).unwrap();
+            Running::start(bound, (&config.udp, rates), front, Arc::clone(&counters), handle)
+                .unwrap();
         Scene { addr, backend, counters, running, runtime }
     }
 

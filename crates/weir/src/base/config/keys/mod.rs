@@ -4,6 +4,7 @@
 //! [`config_table!`](crate::config_table) defines a table of keys. A program that embeds the
 //! gateway can define its own tables with it.
 
+mod difference;
 mod duration;
 mod read;
 mod table;
@@ -13,10 +14,11 @@ use std::fmt::Debug;
 use std::ops::RangeInclusive;
 
 pub use ::serde::{Deserialize, Deserializer};
+pub use difference::{Change, Difference, adopt, difference};
 pub use duration::{DurationError, parse_duration};
 pub use read::deserialize;
 pub use table::debug;
-pub use value::{Item, Raw, Value, Word, time};
+pub use value::{Item, Raw, Replaceable, Value, Word, time};
 pub use weir_wire::named_enum;
 
 /// A key as its table defines it.
@@ -48,6 +50,9 @@ pub struct Rules {
     pub secret: bool,
     /// Whether each table of a list must have the key.
     pub needed: bool,
+    /// Whether a reload applies a new value. Otherwise it counts after a restart. Keys within a list
+    /// of tables follow the list.
+    pub reload: bool,
 }
 
 /// A table of keys: a section of the configuration, or one entry of a list of tables.
@@ -117,6 +122,7 @@ impl Rules {
         example: "",
         secret: false,
         needed: false,
+        reload: false,
     };
 }
 

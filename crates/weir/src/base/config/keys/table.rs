@@ -143,6 +143,7 @@ macro_rules! config_table {
     (@example $example:expr) => { $example };
     (@secret) => { true };
     (@needed) => { true };
+    (@reload) => { true };
 }
 
 /// Writes all values of a table except secrets.

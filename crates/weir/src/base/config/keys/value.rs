@@ -1,5 +1,6 @@
 //! The types that a key's value may have.
 
+use std::any::Any;
 use std::fmt::Debug;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -14,8 +15,34 @@ use super::duration::parse_duration;
 /// A value as in a file, before it is converted to the type of its key.
 pub type Raw = serde_json::Value;
 
+/// Compares and copies a value whose type the caller does not know.
+pub trait Replaceable: Any {
+    /// The value itself.
+    fn as_any(&self) -> &dyn Any;
+    /// Whether the other value is of the same type, and equal.
+    fn is_like(&self, other: &dyn Any) -> bool;
+    /// Becomes a copy of the other value, if that is of the same type.
+    fn replace_by(&mut self, other: &dyn Any);
+}
+
+impl<T: Any + Clone + PartialEq> Replaceable for T {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn is_like(&self, other: &dyn Any) -> bool {
+        other.downcast_ref::<T>() == Some(self)
+    }
+
+    fn replace_by(&mut self, other: &dyn Any) {
+        if let Some(other) = other.downcast_ref::<T>() {
+            self.clone_from(other);
+        }
+    }
+}
+
 /// The value of a key.
-pub trait Value: Debug {
+pub trait Value: Debug + Replaceable {
     /// The kind of value, as a phrase that follows "allowed is".
     fn kind(&self) -> String;
 
@@ -79,7 +106,7 @@ pub trait Value: Debug {
 }
 
 /// An entry of a list.
-pub trait Item: Debug + Sized + 'static {
+pub trait Item: Debug + Clone + PartialEq + Sized + 'static {
     /// The kind of list, as a phrase that follows "allowed is".
     fn list() -> String;
     /// Reads an entry; `None` if the text is not one.
@@ -107,7 +134,7 @@ pub trait Item: Debug + Sized + 'static {
 
 /// A value that is one of a few words. [`config_words!`](crate::config_words) implements it for a
 /// named enum.
-pub trait Word: Copy + Debug + 'static {
+pub trait Word: Copy + Debug + PartialEq + 'static {
     /// All values.
     fn all() -> Vec<Self>;
     /// The word in the configuration.

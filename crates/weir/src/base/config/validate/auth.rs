@@ -252,6 +252,6 @@ pub(super) fn quoted(text: &str) -> String {
 pub(super) const ONCE: &str = "each word once, and this one is repeated";
 /// The start of the tokens in `weir.toml`.
 const PLACEHOLDER: &str = "REPLACE-";
-/// A grant's number has 16 bits. One number is for anonymous devices, and one for grants that come
-/// at run time.
-const TOKENS_MAX: usize = 65_534;
+/// A token's number has 16 bits. Of the other three, one is for anonymous devices, one for devices
+/// that their certificates name, and one for credentials that come at run time.
+pub(crate) const TOKENS_MAX: usize = 65_533;

@@ -21,6 +21,7 @@ use super::{
 };
 use crate::Resources;
 use crate::base::host::is_host;
+pub(crate) use auth::TOKENS_MAX;
 pub(crate) use classes::is_pattern;
 
 impl Config {

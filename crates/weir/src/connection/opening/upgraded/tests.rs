@@ -90,6 +90,7 @@ async fn who_is_refused_over_a_pair_is_told_at_once() {
         ends: None,
         is_kept: false,
         mark,
+        version: shared.auth.version(),
     };
     let upgraded = Upgraded {
         head: Vec::new(),

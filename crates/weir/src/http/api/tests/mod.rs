@@ -53,7 +53,7 @@ impl Stage {
         config.memory.budget_bytes = 64 << 20;
         let gateway = Box::pin(embed(Gateway::builder().config(config)).start()).await.unwrap();
         let handle = gateway.handle();
-        let api = Api::new(handle.clone(), handle.shared().config());
+        let api = Api::new(handle.clone(), &handle.config());
         let peer = Some(IpAddr::from([127, 0, 0, 1]));
         let ledger = Ledger::new(&handle.shared().http_share, 4 << 20);
         let caller = Caller { peer, local: free, is_tls: false, identity: None, ledger };
