@@ -140,9 +140,9 @@ test('devices and topics are found, connections closed, devices revoked', { time
   assert.equal(await page.getByRole('link', { name: 'phone-2' }).count(), 1);
   await visit.audit('subscribers');
 
+  visit.expect(/404.*\/v1\/devices\//);
   await page.locator('#device').fill('no such device');
   await page.locator('#device').press('Enter');
-  visit.expect(/404.*\/v1\/devices\//);
   await until(async () => /is not known here/.test(await said.textContent()), 'an unknown device is not told');
 
   await gateway.connect('phone-3', 'phone-3.log', 'news');
