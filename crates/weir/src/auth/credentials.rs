@@ -17,7 +17,7 @@ use crate::base::model::AuthKind;
 /// Shape: numbers by secret, and rows by number. A connection carries the number of the token that
 /// admitted it, in the 16 bits that a shard keeps for the front. A token keeps its number as long as
 /// it is configured, whatever else is said of it. Equal grants are stored once.
-/// Limits: [`TOKENS_MAX`]. A reload gives no new token the number of a removed one, because
+/// Limits: [`TOKENS_MAX`](crate::base::config::TOKENS_MAX). A reload gives no new token the number of a removed one, because
 /// connections still carry it; the next reload may.
 pub(crate) struct Credentials {
     /// Each reload has a greater one.

@@ -174,7 +174,7 @@ function charts() {
         { name: 'longest', of: ({ lagMax }) => lagMax, colour: 'c', isDashed: true },
       ],
       format.time,
-      { isLog: true, note: 'from acceptance to send' },
+      { isLog: true, note: 'from acceptance to send, missed messages too' },
     ),
     new Chart(
       'Fan-out time',
