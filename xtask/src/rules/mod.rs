@@ -68,10 +68,10 @@ impl Repository {
         paths.dedup();
         let mut files = Vec::new();
         for path in paths {
-            // A file that git still lists may be gone, and the rules do not concern files that are
-            // not text.
-            if let Ok(text) = fs::read_to_string(root.join(&path)) {
-                files.push(File { path, text });
+            // A file that git still lists may be gone. One that is not text counts as empty: links may
+            // lead to it.
+            if let Ok(bytes) = fs::read(root.join(&path)) {
+                files.push(File { path, text: String::from_utf8(bytes).unwrap_or_default() });
             }
         }
         let host = host(root)?;
