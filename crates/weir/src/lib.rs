@@ -2,6 +2,7 @@
 
 mod admin;
 mod auth;
+mod backends;
 mod base;
 mod cluster;
 mod connection;
@@ -39,7 +40,7 @@ pub use base::config::{
     Config, ConfigError, ConnectionConfig, DurationError, EngineConfig, HttpConfig, JwtAlgorithm,
     JwtConfig, JwtKeyConfig, LimitsConfig, ListenConfig, MemoryConfig, RedisUrls, Right, Scope,
     ServiceConfig, TcpConfig, ThreadsConfig, TlsConfig, TlsVersion, TokenConfig, TopicClass,
-    UdpConfig, parse_duration,
+    UdpConfig, UpstreamConfig, UpstreamProtocol, parse_duration,
 };
 pub use base::private::{make_private_directory, warn_if_exposed};
 pub use base::profiler::{CpuProfile, ProfileError, ProfileFormat, Profiler};

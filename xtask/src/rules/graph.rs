@@ -10,12 +10,13 @@ use super::Finding;
 
 /// Each of our crates with those of our crates that it may name, as a dependency of any kind. (A
 /// crate may always name itself, to turn its own features on in tests.)
-const MAY_USE: [(&str, &[&str]); 10] = [
+const MAY_USE: [(&str, &[&str]); 11] = [
     ("weir-wire", &[]),
     ("weir-store", &["weir-tests"]),
     ("weir-broker", &["weir-tests"]),
     ("weir-engine", &["weir-wire"]),
-    ("weir", &["weir-broker", "weir-engine", "weir-store", "weir-wire"]),
+    ("weir-upstream", &["weir-tests"]),
+    ("weir", &["weir-broker", "weir-engine", "weir-store", "weir-upstream", "weir-wire"]),
     ("weir-client", &["weir-wire"]),
     ("weir-server", &["weir", "weir-client", "weir-engine", "weir-store", "weir-wire"]),
     ("weir-bench", &["weir", "weir-broker", "weir-store", "weir-wire"]),

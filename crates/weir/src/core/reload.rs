@@ -84,12 +84,14 @@ impl SharedState {
 
     /// Errors: something cannot be prepared; nothing has changed.
     async fn apply(&self, before: &Config, next: Arc<Config>) -> Result<Rechecked, ConfigError> {
+        let backends = self.backends.prepare(&next)?;
         let credentials = self.auth.prepare(&next)?;
         let has_classes = before.topic_classes != next.topic_classes;
         let classes = has_classes.then(|| self.router.prepare(&next));
         self.set_config(Arc::clone(&next));
         self.admin_access.replace(&next.admin, &next.auth.services);
         self.limit(&next);
+        self.backends.replace(backends);
         let of_credentials = self.auth.replace(credentials, &next);
         let topics = match classes {
             Some(classes) => self.router.replace(classes).await,

@@ -13,6 +13,7 @@ use weir_engine::{Engine, Mailbox, Nanos, OwnNode};
 use crate::auth::Authenticator;
 use crate::auth::admin::AdminAccess;
 use crate::auth::devices::Devices;
+use crate::backends::Backends;
 use crate::base::clock::unix_time;
 use crate::base::config::Config;
 use crate::base::diagnostics::Diagnostics;
@@ -50,6 +51,8 @@ pub(crate) struct SharedState {
     pub(crate) node: Option<Arc<ClusterNode>>,
     pub(crate) devices: Arc<Devices>,
     pub(crate) auth: Authenticator,
+    /// The services that the gateway calls.
+    pub(crate) backends: Arc<Backends>,
     /// The callers of the admin API. A reload replaces them.
     pub(crate) admin_access: AdminAccess,
     pub(crate) events: Arc<Bus>,
@@ -102,6 +105,7 @@ pub(crate) struct SharedState {
 pub(crate) struct Doorkeepers {
     pub(crate) tls: Option<tls::Service>,
     pub(crate) auth: Authenticator,
+    pub(crate) backends: Arc<Backends>,
     pub(crate) device_store: Option<Arc<DeviceStore>>,
 }
 
@@ -165,7 +169,7 @@ impl SharedState {
         Observers { access_log, counters, diagnostics }: Observers,
         tables: TableLimits,
     ) -> Arc<SharedState> {
-        let Doorkeepers { tls, auth, device_store } = doorkeepers;
+        let Doorkeepers { tls, auth, backends, device_store } = doorkeepers;
         let activator =
             device_store.as_ref().filter(|_| config.activation.enabled).map(|devices| {
                 Activator::new(&config.activation, Arc::clone(devices), Arc::clone(&counters))
@@ -182,6 +186,7 @@ impl SharedState {
             node,
             devices: Devices::new(limits.connections_per_device_max),
             auth,
+            backends,
             admin_access: AdminAccess::new(&config.admin, &config.auth.services),
             events: Arc::default(),
             ends: Ends::default(),

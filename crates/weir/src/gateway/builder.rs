@@ -13,7 +13,8 @@ use super::{
 use crate::admin::{AdminPage, OfProgram};
 use crate::auth::jwt::Jwt;
 use crate::auth::{Authenticator, TokenSource};
-use crate::base::config::{CertificateConfig, Config, Scope, TlsVersion};
+use crate::backends::Backends;
+use crate::base::config::{CertificateConfig, Config, ConfigError, Scope, TlsVersion};
 use crate::base::diagnostics::Diagnostics;
 use crate::base::model::Spoken;
 use crate::base::profiler::Profiler;
@@ -183,11 +184,16 @@ impl GatewayBuilder {
         Box::pin(self.start_now()).await
     }
 
-    async fn start_now(self) -> Result<Gateway, StartError> {
+    fn check(&self) -> Result<(), ConfigError> {
         self.config.validate()?;
         if self.tokens.is_none() && self.device_store.is_none() {
             self.config.check_admits()?;
         }
+        Ok(())
+    }
+
+    async fn start_now(self) -> Result<Gateway, StartError> {
+        self.check()?;
         let GatewayBuilder {
             config,
             on_publish,
@@ -210,6 +216,7 @@ impl GatewayBuilder {
         let (listeners, buffers) = bind_all(&config, &settling)?;
         let udp = udp::bind(&config, &resources).map_err(StartError::listen_udp)?;
         let (counters, own) = (Arc::<Counters>::default(), OwnNode::default());
+        let backends = Arc::new(Backends::new(&config)?);
         let start_tls =
             |workers| tls::Service::start(&config, workers, signing_keys, Arc::clone(&counters));
         let tls = settling.tls.as_ref().map(start_tls).transpose()?;
@@ -241,7 +248,7 @@ impl GatewayBuilder {
             buffers,
         };
         started.log(&config);
-        let doors = Doorkeepers { tls, auth, device_store };
+        let doors = Doorkeepers { tls, auth, backends, device_store };
         let topics = start_topics(&config, (&engine, own), &counters, broker).await?;
         let events = topics.events.clone();
         let observers = Observers { access_log, counters, diagnostics };

@@ -15,6 +15,7 @@ mod limits;
 mod listen;
 mod tls;
 mod udp;
+mod upstreams;
 mod validate;
 
 use std::time::Duration;
@@ -35,6 +36,8 @@ pub use limits::LimitsConfig;
 pub use listen::ListenConfig;
 pub use tls::{CertificateConfig, ClientAuth, ClientIdentity, TlsConfig, TlsVersion};
 pub use udp::UdpConfig;
+pub(crate) use upstreams::{UPSTREAM_NAME_CHARS_MAX, UPSTREAMS_MAX};
+pub use upstreams::{UpstreamConfig, UpstreamProtocol};
 pub(crate) use validate::{TOKENS_MAX, is_pattern};
 
 crate::config_table! {
@@ -82,6 +85,9 @@ crate::config_table! {
         topic_classes: Vec<TopicClass>, range(0..=CLASSES_MAX), unit("classes"),
             reason(": a new topic's name is compared with them all"),
             allowed("at most {CLASSES_MAX}, each with a pattern of its own"), reload();
+        /// Services that the gateway calls, each with a name. Only the file can set them.
+        upstreams: Vec<UpstreamConfig>, range(0..=UPSTREAMS_MAX), unit("upstreams"),
+            reason(": each has its own connections and figures"), reload();
     }
 }
 

@@ -9,6 +9,7 @@ mod jwt;
 mod origins;
 mod tls;
 mod udp;
+mod upstreams;
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -50,6 +51,7 @@ impl Config {
         self.check_origins()?;
         self.check_cluster()?;
         self.check_activation()?;
+        self.check_upstreams()?;
         self.check_classes(self.retention_bytes(resources))
     }
 
