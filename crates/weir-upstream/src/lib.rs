@@ -27,5 +27,5 @@ mod upstream;
 pub use body::{Incoming, Outgoing};
 pub use error::{DialError, SendError};
 pub use settings::{Protocol, Settings, SettingsError};
-pub use status::{EndpointStatus, Status};
+pub use status::{EndpointState, EndpointStatus, Failures, Status};
 pub use upstream::{SendOptions, Upstream};

@@ -14,7 +14,7 @@ use crate::dial::{Dialer, Stream};
 use crate::error::{DialError, SendError};
 use crate::names::{Endpoint, Names};
 use crate::settings::{Protocol, Settings, SettingsError};
-use crate::status::{EndpointStatus, Status};
+use crate::status::{EndpointStatus, Failures, Status};
 
 /// A named service. Clones share everything.
 #[derive(Clone)]
@@ -42,7 +42,7 @@ struct Inner {
     dialer: Dialer,
     turn: AtomicUsize,
     requests: AtomicU64,
-    failures: AtomicU64,
+    failures: FailureCounts,
 }
 
 impl Upstream {
@@ -88,8 +88,8 @@ impl Upstream {
         let answer = timeout_at(deadline, sent).await.unwrap_or_else(|_| {
             Err(SendError::TimedOut { upstream: inner.name.to_string(), sent: true })
         });
-        if answer.is_err() {
-            inner.failures.fetch_add(1, Ordering::Relaxed);
+        if let Err(error) = &answer {
+            inner.failures.count(error);
         }
         answer
     }
@@ -99,10 +99,43 @@ impl Upstream {
         let endpoints = self.inner.settings.addresses.iter();
         Status {
             requests: self.inner.requests.load(Ordering::Relaxed),
-            failures: self.inner.failures.load(Ordering::Relaxed),
+            failures: self.inner.failures.status(),
             endpoints: endpoints
-                .map(|address| EndpointStatus { address: address.clone() })
+                .map(|address| EndpointStatus {
+                    address: address.clone(),
+                    ..EndpointStatus::default()
+                })
                 .collect(),
+            ..Status::default()
+        }
+    }
+}
+
+#[derive(Default)]
+struct FailureCounts {
+    connect: AtomicU64,
+    full: AtomicU64,
+    timed_out: AtomicU64,
+    broken: AtomicU64,
+}
+
+impl FailureCounts {
+    fn count(&self, error: &SendError) {
+        let counter = match error {
+            SendError::Dial { .. } => &self.connect,
+            SendError::Full { .. } => &self.full,
+            SendError::TimedOut { .. } => &self.timed_out,
+            SendError::Broken { .. } => &self.broken,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn status(&self) -> Failures {
+        Failures {
+            connect: self.connect.load(Ordering::Relaxed),
+            full: self.full.load(Ordering::Relaxed),
+            timed_out: self.timed_out.load(Ordering::Relaxed),
+            broken: self.broken.load(Ordering::Relaxed),
         }
     }
 }
