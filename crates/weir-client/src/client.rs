@@ -17,8 +17,8 @@ use crate::buffer::FrameBuffer;
 use crate::positions::Positions;
 use crate::tls::Socket;
 use crate::{
-    ClientError, Event, Expiring, Goodbye, Options, Payload, Position, Publication, Push,
-    Subscription,
+    Call, CallAnswer, ClientError, Event, Expiring, Goodbye, Options, Payload, Position,
+    Publication, Push, Subscription,
 };
 
 /// A welcomed connection to a Weir server.
@@ -201,6 +201,25 @@ impl Client {
             return Err(ClientError::TooLarge { bytes: data.len(), limit: PING_BYTES_MAX });
         }
         self.say(Say::Ping(v1::Ping { data: data.to_vec() })).await
+    }
+
+    /// Calls a backend, over the routes of the server (`[[calls.routes]]`). [`Event::Answered`]
+    /// brings the answer, with the same id.
+    ///
+    /// Limits: the id is not 0, and no other call of this client waits with it. A call without an
+    /// answer when its time is over is answered by the server.
+    pub async fn call(&mut self, call: Call) -> Result<(), ClientError> {
+        self.say(Say::Call(call.into_wire())).await
+    }
+
+    /// Answers an [`Event::Call`]. The server drops an answer that comes after the deadline.
+    pub async fn answer(&mut self, id: u32, answer: CallAnswer) -> Result<(), ClientError> {
+        self.say(Say::Answer(answer.into_wire(id))).await
+    }
+
+    /// Gives a call of ours up. No answer follows, unless it is on its way already.
+    pub async fn cancel(&mut self, id: u32) -> Result<(), ClientError> {
+        self.say(Say::Cancel(v1::Cancel { id })).await
     }
 
     async fn next_unless_ended(&mut self) -> Result<Option<Event>, ClientError> {
@@ -390,6 +409,9 @@ impl Client {
             Hear::Presence(told) => Event::Presence(told.into()),
             Hear::Published(told) => Event::Published(told.into()),
             Hear::Error(told) => Event::Error(told.into()),
+            Hear::Call(call) => Event::Call(call.into()),
+            Hear::Answer(answer) => Event::Answered(answer.into()),
+            Hear::Cancel(cancel) => Event::Cancelled(cancel.id),
             Hear::Expiring(told) => Event::Expiring(Expiring { expires_at_ms: told.expires_at_ms }),
             // This client never sends the request that it answers.
             Hear::Refreshed(_) => return Ok(None),

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use weir_wire::{Advice, v1};
 
+use crate::{Answered, Call, Payload};
+
 /// One event from the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -24,19 +26,16 @@ pub enum Event {
     Error(ServerError),
     /// The answer to [`Client::ping`](crate::Client::ping), with the same data.
     Pong(Vec<u8>),
+    /// A backend calls this device: answer with [`Client::answer`](crate::Client::answer).
+    Call(Call),
+    /// The answer to a call of ours.
+    Answered(Answered),
+    /// The caller of this [`Event::Call`] does not wait for the answer any more.
+    Cancelled(u32),
     /// The credentials end soon.
     Expiring(Expiring),
     /// The last event of a connection that the server ends.
     Goodbye(Goodbye),
-}
-
-/// The content of a message.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Payload {
-    /// UTF-8 text.
-    Text(String),
-    /// Bytes.
-    Data(Vec<u8>),
 }
 
 /// A message to be published by [`Client::publish_message`](crate::Client::publish_message).

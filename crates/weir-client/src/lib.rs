@@ -20,6 +20,8 @@
 //! | `client` | begin here: [`Client`], one connection |
 //! | `options` | the settings of a connection: [`Options`] |
 //! | `event` | events from the server, and messages to publish: [`Event`], [`Publication`] |
+//! | `call` | calls to backends and of backends, and their answers: [`Call`], [`CallAnswer`] |
+//! | `payload` | the content of messages and calls |
 //! | `positions` | how far each topic has been read |
 //! | `backoff` | how long to wait before the next connection: [`Backoff`] |
 //! | `tls` | which servers to trust: [`TlsOptions`] |
@@ -32,20 +34,24 @@
 
 mod backoff;
 mod buffer;
+mod call;
 mod client;
 mod error;
 mod event;
 mod options;
+mod payload;
 mod positions;
 mod tls;
 
 pub use backoff::Backoff;
+pub use call::{Answered, Call, CallAnswer, CallError};
 pub use client::Client;
 pub use error::ClientError;
 pub use event::{
-    Event, Expiring, Goodbye, Member, Payload, Position, Presence, Publication, Published, Push,
+    Event, Expiring, Goodbye, Member, Position, Presence, Publication, Published, Push,
     ServerError, Subscribed, Unsubscribed,
 };
 pub use options::{Options, Subscription};
+pub use payload::Payload;
 pub use tls::{TlsError, TlsOptions};
 pub use weir_wire::{Advice, CloseReason};

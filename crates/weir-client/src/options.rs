@@ -25,6 +25,9 @@ pub struct Options {
     /// its [`Client::positions`](crate::Client::positions). The first message has room for 16 KiB;
     /// [`Client::next`](crate::Client::next) asks for the remaining topics after the welcome.
     pub topics: Vec<Subscription>,
+    /// Whether the program answers calls of backends: [`Event::Call`](crate::Event::Call). Without
+    /// it the server refuses them.
+    pub calls: bool,
     /// Largest frame, in bytes, in either direction.
     pub frame_bytes_max: usize,
     /// Longest wait for `Welcome`.
@@ -55,6 +58,7 @@ impl Options {
             client: concat!("weir-client/", env!("CARGO_PKG_VERSION")).to_owned(),
             heartbeat: None,
             topics: Vec::new(),
+            calls: false,
             frame_bytes_max: FRAME_BYTES_MAX,
             connect_timeout: CONNECT_TIMEOUT,
             tls: None,
@@ -75,6 +79,13 @@ impl Options {
         self
     }
 
+    /// Announces that the program answers calls of backends.
+    #[must_use]
+    pub fn calls(mut self) -> Options {
+        self.calls = true;
+        self
+    }
+
     /// Over TLS.
     #[must_use]
     pub fn tls(mut self, tls: TlsOptions) -> Options {
@@ -92,6 +103,7 @@ impl Options {
                 .heartbeat
                 .map_or(0, |wish| u32::try_from(wish.as_millis()).unwrap_or(u32::MAX)),
             topics: Vec::new(),
+            calls: self.calls,
         };
         let mut left = HELLO_BYTES_MAX.saturating_sub(hello.encoded_len() + HEAD_BYTES);
         let mut topics = self.topics.iter().map(Subscription::to_wire).peekable();

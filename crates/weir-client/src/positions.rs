@@ -55,7 +55,15 @@ impl Positions {
                 self.topics.remove(&left.topic);
                 *self.leaving.entry(left.topic.clone()).or_default() += 1;
             }
-            Some(Say::Ping(_) | Say::Publish(_) | Say::Refresh(_)) | None => {}
+            Some(
+                Say::Ping(_)
+                | Say::Publish(_)
+                | Say::Refresh(_)
+                | Say::Call(_)
+                | Say::Answer(_)
+                | Say::Cancel(_),
+            )
+            | None => {}
         }
     }
 

@@ -13,9 +13,10 @@
 //! | [`ws`] | frames of WebSocket | open a WebSocket |
 //! | [`format`](mod@format) | turns frames into the format of a connection | choose the format |
 //! | [`datagram`] | requests and answers over UDP | send them |
-//! | `close`, `error_code` | why a connection ends, why a request fails | act on it |
+//! | `close`, `error_code`, `call_code` | why a connection ends, why a request or a call fails | act on it |
 #![forbid(unsafe_code)]
 
+mod call_code;
 mod close;
 pub mod datagram;
 mod error_code;
@@ -27,6 +28,7 @@ pub mod json;
 mod named;
 pub mod ws;
 
+pub use call_code::CallCode;
 pub use close::{Advice, CloseReason};
 pub use error_code::ErrorCode;
 

@@ -65,6 +65,15 @@ proptest! {
     }
 
     #[test]
+    fn calls_in_json_are_not_longer_than_is_said(kind in call_kind()) {
+        let mut frames = Vec::new();
+        frame::encode(&v1::ServerMessage { kind: Some(kind) }, &mut frames);
+        let (body, _) = frame::decode(&frames, usize::MAX).expect("a frame").expect("all of it");
+        let text = json_of(&frames);
+        prop_assert!(text.len() <= format::JSON_GROWTH_MAX * body.len(), "{}", text);
+    }
+
+    #[test]
     fn an_event_holds_what_the_message_holds(kind in kind()) {
         let epoch = 5;
         let (events, tail) = events(&v1::ServerMessage { kind: Some(kind.clone()) }, epoch);
@@ -87,6 +96,9 @@ proptest! {
             | Kind::Expiring(_)
             | Kind::Refreshed(_)
             | Kind::Presence(_)
+            | Kind::Call(_)
+            | Kind::Answer(_)
+            | Kind::Cancel(_)
             | Kind::Goodbye(_)) => {
                 let name = events.lines().find_map(|line| line.strip_prefix("event:"));
                 let message = v1::ServerMessage { kind: Some(kind.clone()) };
@@ -94,8 +106,15 @@ proptest! {
                 match (name, kind) {
                     (Some(name), _) => prop_assert_eq!(&data, &[twin[name].clone()]),
                     (None, kind) => {
-                        let is_silent =
-                            matches!(kind, Kind::Pong(_) | Kind::Published(_) | Kind::Refreshed(_));
+                        let is_silent = matches!(
+                            kind,
+                            Kind::Pong(_)
+                                | Kind::Published(_)
+                                | Kind::Refreshed(_)
+                                | Kind::Call(_)
+                                | Kind::Answer(_)
+                                | Kind::Cancel(_)
+                        );
                         prop_assert!(is_silent);
                         prop_assert_eq!(&events, "");
                     }
@@ -142,7 +161,10 @@ proptest! {
             Kind::Ping(v1::Ping { data }),
             Kind::Publish(publish),
             Kind::Unsubscribe(v1::Unsubscribe { topic: text.clone() }),
-            Kind::Refresh(v1::Refresh { token: text }),
+            Kind::Refresh(v1::Refresh { token: text.clone() }),
+            Kind::Call(call_of(text.clone(), number)),
+            Kind::Answer(answer_of(text, number)),
+            Kind::Cancel(v1::Cancel { id: number }),
         ] {
             let message = v1::ClientMessage { kind: Some(kind) };
             let json = json::client_message_to_json(&message);
@@ -268,7 +290,46 @@ fn kind() -> impl Strategy<Value = Kind> {
         1 => number().prop_map(|at| Kind::Expiring(v1::Expiring { expires_at_ms: at })),
         1 => number().prop_map(|at| Kind::Refreshed(v1::Refreshed { expires_at_ms: at })),
         1 => goodbye,
+        3 => call_kind(),
     ]
+}
+
+/// Calls have ids and methods; both may be as short as can be.
+fn call_kind() -> impl Strategy<Value = Kind> {
+    let id = || prop_oneof![1..=200_u32, any::<u32>().prop_map(|id| id.max(1))];
+    prop_oneof![
+        (id(), text()).prop_map(|(id, text)| Kind::Call(v1::Call { id, ..call_of(text, id) })),
+        (id(), text())
+            .prop_map(|(id, text)| Kind::Answer(v1::Answer { id, ..answer_of(text, id) })),
+        id().prop_map(|id| Kind::Cancel(v1::Cancel { id })),
+    ]
+}
+
+fn call_of(text: String, number: u32) -> v1::Call {
+    v1::Call {
+        id: number,
+        method: format!("m{text}"),
+        payload: Some(match number % 2 {
+            0 => v1::call::Payload::Text(text),
+            _ => v1::call::Payload::Data(text.into_bytes()),
+        }),
+        content_type: if number.is_multiple_of(3) { "a/b".to_owned() } else { String::new() },
+        deadline_ms: number,
+    }
+}
+
+fn answer_of(text: String, number: u32) -> v1::Answer {
+    v1::Answer {
+        id: number,
+        code: if number.is_multiple_of(3) { "failed".to_owned() } else { String::new() },
+        message: text.clone(),
+        payload: Some(match number % 2 {
+            0 => v1::answer::Payload::Text(text),
+            _ => v1::answer::Payload::Data(text.into_bytes()),
+        }),
+        content_type: String::new(),
+        status: number,
+    }
 }
 
 fn presence() -> impl Strategy<Value = v1::Presence> {

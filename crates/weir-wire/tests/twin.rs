@@ -208,6 +208,9 @@ fn client_message() -> impl Strategy<Value = v1::ClientMessage> {
         }),
         1 => text().prop_map(|topic| Some(Kind::Unsubscribe(v1::Unsubscribe { topic }))),
         1 => text().prop_map(|token| Some(Kind::Refresh(v1::Refresh { token }))),
+        1 => call().prop_map(|call| Some(Kind::Call(call))),
+        1 => answer().prop_map(|answer| Some(Kind::Answer(answer))),
+        1 => number32().prop_map(|id| Some(Kind::Cancel(v1::Cancel { id }))),
     ]
     .prop_map(|kind| v1::ClientMessage { kind })
 }
@@ -220,8 +223,46 @@ fn server_message() -> impl Strategy<Value = v1::ServerMessage> {
         6 => push().prop_map(|push| Some(Kind::Push(push))),
         4 => batch().prop_map(|batch| Some(Kind::Batch(batch))),
         1 => text().prop_map(|reason| Some(Kind::Goodbye(v1::Goodbye { reason, ..v1::Goodbye::default() }))),
+        1 => call().prop_map(|call| Some(Kind::Call(call))),
+        1 => answer().prop_map(|answer| Some(Kind::Answer(answer))),
+        1 => number32().prop_map(|id| Some(Kind::Cancel(v1::Cancel { id }))),
     ]
     .prop_map(|kind| v1::ServerMessage { kind })
+}
+
+fn call() -> impl Strategy<Value = v1::Call> {
+    let payload = prop_oneof![
+        Just(None),
+        text().prop_map(|text| Some(v1::call::Payload::Text(text))),
+        vec(any::<u8>(), 0..200).prop_map(|data| Some(v1::call::Payload::Data(data))),
+    ];
+    (number32(), text(), payload, text(), number32()).prop_map(
+        |(id, method, payload, content_type, deadline_ms)| v1::Call {
+            id,
+            method,
+            payload,
+            content_type,
+            deadline_ms,
+        },
+    )
+}
+
+fn answer() -> impl Strategy<Value = v1::Answer> {
+    let payload = prop_oneof![
+        Just(None),
+        text().prop_map(|text| Some(v1::answer::Payload::Text(text))),
+        vec(any::<u8>(), 0..200).prop_map(|data| Some(v1::answer::Payload::Data(data))),
+    ];
+    (number32(), text(), payload, text(), text(), number32()).prop_map(
+        |(id, code, payload, content_type, message, status)| v1::Answer {
+            id,
+            code,
+            payload,
+            content_type,
+            message,
+            status,
+        },
+    )
 }
 
 fn publish() -> impl Strategy<Value = v1::Publish> {

@@ -267,6 +267,7 @@ fn hello(device: &str, token: &str, topics: &[&str]) -> Message {
         client: "siege".to_owned(),
         heartbeat_ms: 0,
         topics: topics.iter().map(topic).collect(),
+        calls: false,
     })
 }
 

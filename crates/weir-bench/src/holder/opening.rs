@@ -186,6 +186,7 @@ fn hello(plan: &HoldPlan, number: u32) -> Vec<u8> {
         client: "weir-bench".to_owned(),
         heartbeat_ms: plan.heartbeat_ms,
         topics: plan.hello.subscribe.then_some(subscribe).into_iter().collect(),
+        calls: false,
     };
     let mut out = Vec::new();
     let message = ClientMessage { kind: Some(client_message::Kind::Hello(hello)) };

@@ -227,6 +227,7 @@ pub(super) fn hello(
         client: "weir-bench".to_owned(),
         heartbeat_ms: HEARTBEAT_MS,
         topics: topics.into_iter().collect(),
+        calls: false,
     };
     ClientMessage { kind: Some(client_message::Kind::Hello(hello)) }
 }

@@ -486,7 +486,10 @@ impl Counter {
                 | Kind::Published(_)
                 | Kind::Expiring(_)
                 | Kind::Refreshed(_)
-                | Kind::Presence(_),
+                | Kind::Presence(_)
+                | Kind::Call(_)
+                | Kind::Answer(_)
+                | Kind::Cancel(_),
             )) => self.note(format!("an unexpected message: {other:?}")),
         }
         Ok(())

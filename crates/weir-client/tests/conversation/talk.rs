@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 use weir_client::{
-    Advice, Client, ClientError, Event, Member, Options, Payload, Position, Presence, Publication,
-    Published, ServerError, Subscribed, Subscription, Unsubscribed,
+    Advice, Answered, Call, CallAnswer, Client, ClientError, Event, Member, Options, Payload,
+    Position, Presence, Publication, Published, ServerError, Subscribed, Subscription,
+    Unsubscribed,
 };
 use weir_wire::v1::client_message::Kind as FromDevice;
 use weir_wire::v1::server_message::Kind as ToDevice;
@@ -16,7 +17,7 @@ use crate::peer::{Peer, framed, listener, pair, push, pushed, quiet_pair};
 #[tokio::test]
 async fn hello_says_what_the_options_say() {
     let (listener, addr) = listener().await;
-    let mut options = Options::device("d-1").token("secret").topic("news");
+    let mut options = Options::device("d-1").token("secret").topic("news").calls();
     options.client = "test/1".to_owned();
     options.heartbeat = Some(Duration::from_secs(30));
     options.topics.push(Subscription {
@@ -43,6 +44,7 @@ async fn hello_says_what_the_options_say() {
                     presence: true,
                 },
             ],
+            calls: true,
         }
     );
     peer.welcomes(45_000).await;
@@ -133,6 +135,54 @@ async fn a_loss_in_a_running_subscription_is_told() {
     }
     let position = Some(Position { epoch: 6, offset: 1 });
     assert_eq!(client.positions()[0].from, position);
+}
+
+#[tokio::test]
+async fn calls_go_both_ways() {
+    let (mut client, mut peer) = quiet_pair().await;
+    let call = Call {
+        id: 7,
+        method: "orders/price".to_owned(),
+        payload: Payload::Text("{}".to_owned()),
+        content_type: "application/json".to_owned(),
+        deadline: Some(Duration::from_secs(2)),
+    };
+    let wire = v1::Call {
+        id: 7,
+        method: "orders/price".to_owned(),
+        payload: Some(v1::call::Payload::Text("{}".to_owned())),
+        content_type: "application/json".to_owned(),
+        deadline_ms: 2_000,
+    };
+    client.call(call.clone()).await.unwrap();
+    assert_eq!(peer.hears().await, FromDevice::Call(wire.clone()));
+    client.cancel(7).await.unwrap();
+    assert_eq!(peer.hears().await, FromDevice::Cancel(v1::Cancel { id: 7 }));
+    let done = CallAnswer::text("5");
+    let text = Some(v1::answer::Payload::Text("5".to_owned()));
+    let answer = v1::Answer { id: 7, payload: text, ..v1::Answer::default() };
+    peer.says(ToDevice::Answer(answer.clone())).await;
+    let answered = Event::Answered(Answered { id: 7, answer: done.clone() });
+    assert_eq!(client.next().await.unwrap(), Some(answered));
+
+    peer.says(ToDevice::Call(wire)).await;
+    assert_eq!(client.next().await.unwrap(), Some(Event::Call(call)));
+    client.answer(7, done).await.unwrap();
+    assert_eq!(peer.hears().await, FromDevice::Answer(answer));
+    peer.says(ToDevice::Cancel(v1::Cancel { id: 8 })).await;
+    assert_eq!(client.next().await.unwrap(), Some(Event::Cancelled(8)));
+
+    // An error has a word, even where the program gives none.
+    client.answer(9, CallAnswer::failed("", "no paper")).await.unwrap();
+    let FromDevice::Answer(failed) = peer.hears().await else { panic!("no answer") };
+    assert_eq!((&*failed.code, &*failed.message), ("failed", "no paper"));
+    peer.says(ToDevice::Answer(failed)).await;
+    let heard = client.next().await.unwrap();
+    let Some(Event::Answered(Answered { id: 9, answer: CallAnswer::Failed(failed) })) = heard
+    else {
+        panic!("heard {heard:?}")
+    };
+    assert_eq!(failed.to_string(), "failed: no paper");
 }
 
 #[tokio::test]

@@ -114,12 +114,15 @@ impl<'o> Events<'o> {
                 self.put_event("goodbye", goodbye, None, goodbye.retry_after_ms);
             }
             // The hot kinds have been written before. The others answer requests that such a
-            // connection cannot send.
+            // connection cannot send, or need answers that it cannot give.
             Kind::Pong(_)
             | Kind::Push(_)
             | Kind::Batch(_)
             | Kind::Published(_)
-            | Kind::Refreshed(_) => {}
+            | Kind::Refreshed(_)
+            | Kind::Call(_)
+            | Kind::Answer(_)
+            | Kind::Cancel(_) => {}
         }
     }
 

@@ -117,7 +117,7 @@ impl<'a> FromDeviceKind<'a> {
             kind = match u8::try_from(field.number) {
                 Ok(CLIENT_PING) => FromDeviceKind::Ping(kind.merged_ping(field.bytes()?)?),
                 Ok(CLIENT_PUBLISH) => FromDeviceKind::Publish(kind.merged_publish(field.bytes()?)?),
-                Ok(CLIENT_HELLO..=CLIENT_REFRESH) => {
+                Ok(CLIENT_HELLO..=CLIENT_REFRESH | CLIENT_CALL..=CLIENT_CANCEL) => {
                     field.bytes()?;
                     FromDeviceKind::Other
                 }

@@ -87,7 +87,7 @@ impl<'a> FromServer<'a> {
                 Ok(SERVER_PUSH) => FromServer::Push(kind.merged_push(field.bytes()?)?),
                 Ok(SERVER_BATCH) => FromServer::Batch(kind.merged_batch(body, field.bytes()?)?),
                 Ok(SERVER_PONG) => FromServer::Pong { data: kind.merged_pong(field.bytes()?)? },
-                Ok(SERVER_WELCOME..=SERVER_PRESENCE) => {
+                Ok(SERVER_WELCOME..=SERVER_CANCEL) => {
                     field.bytes()?;
                     FromServer::Other
                 }

@@ -143,19 +143,21 @@ fn merged_heartbeat<'a>(earlier: &'a [u8], message: &'a [u8]) -> Result<&'a [u8]
 const KIND_DEPTH: u32 = 1;
 const MESSAGE_DEPTH: u32 = 2;
 
-// Field numbers of `ClientMessage`. From the first to the last, 1 to 6, all are kinds.
+// Field numbers of `ClientMessage`. From the first to the last, 1 to 6 and 8 to 10, all are kinds.
 const CLIENT_HELLO: u8 = 1;
 const CLIENT_PING: u8 = 2;
 const CLIENT_PUBLISH: u8 = 5;
 const CLIENT_REFRESH: u8 = 6;
+const CLIENT_CALL: u8 = 8;
+const CLIENT_CANCEL: u8 = 10;
 
-// Field numbers of `ServerMessage`. From the first to the last, 1 to 10, all are kinds.
+// Field numbers of `ServerMessage`. From the first to the last, 1 to 15, all are kinds.
 const SERVER_WELCOME: u8 = 1;
 const SERVER_PONG: u8 = 2;
 const SERVER_PUSH: u8 = 3;
 const SERVER_BATCH: u8 = 4;
 pub(crate) const SERVER_GOODBYE: u8 = 10;
-const SERVER_PRESENCE: u8 = 12;
+const SERVER_CANCEL: u8 = 15;
 
 // Field number of `Ping` and `Pong`.
 const HEARTBEAT_DATA: u8 = 1;

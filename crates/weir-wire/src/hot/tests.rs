@@ -18,7 +18,7 @@ fn check_malformed(parts: &[&[u8]], why: &'static str) {
 
 /// `inner` inside `depth` groups of number 9.
 fn groups(depth: usize, inner: &[u8]) -> Vec<u8> {
-    [&[0x4b].repeat(depth), inner, &[0x4c].repeat(depth)].concat()
+    [&[0x5b].repeat(depth), inner, &[0x5c].repeat(depth)].concat()
 }
 
 #[test]
@@ -26,11 +26,11 @@ fn the_kind_is_found() {
     check(&[PING], Ok(FromDevice::Ping { data: b"d" }));
     check(&[&[0x12, 0x00]], Ok(FromDevice::Ping { data: b"" }));
     check(&[PUBLISH], Ok(FromDevice::Publish));
-    for other in [1, 3, 4, 6] {
+    for other in [1, 3, 4, 6, 8, 9, 10] {
         check(&[&[other << 3 | 2, 0]], Ok(FromDevice::Other));
     }
     check(&[], Ok(FromDevice::Unknown));
-    for unknown in [7, 8, 15] {
+    for unknown in [7, 11, 15] {
         check(&[&[unknown << 3 | 2, 0]], Ok(FromDevice::Unknown));
     }
 }
@@ -73,11 +73,11 @@ fn occurrences_of_one_kind_merge() {
 #[test]
 fn unknown_fields_are_skipped_by_their_wire_type() {
     for unknown in [
-        &[0x48, 0xff, 0x01][..],
-        &[0x49, 1, 2, 3, 4, 5, 6, 7, 8],
-        &[0x4a, 0x02, 0xff, 0xff],
-        &[0x4d, 1, 2, 3, 4],
-        &[0x4b, 0x48, 0x01, 0x53, 0x54, 0x4c],
+        &[0x58, 0xff, 0x01][..],
+        &[0x59, 1, 2, 3, 4, 5, 6, 7, 8],
+        &[0x5a, 0x02, 0xff, 0xff],
+        &[0x5d, 1, 2, 3, 4],
+        &[0x5b, 0x58, 0x01, 0x63, 0x64, 0x5c],
     ] {
         check(&[unknown, PING, unknown], Ok(FromDevice::Ping { data: b"d" }));
         for end in 1..unknown.len() {
@@ -90,26 +90,26 @@ fn unknown_fields_are_skipped_by_their_wire_type() {
 fn groups_nest_as_deep_as_prost_allows() {
     check(&[&groups(100, &[])], Ok(FromDevice::Unknown));
     check_malformed(&[&groups(101, &[])], "groups nested too deeply");
-    check_malformed(&[&[0x4b].repeat(60_000)], "groups nested too deeply");
-    check(&[&groups(99, &[0x48, 0x00])], Ok(FromDevice::Unknown));
-    check_malformed(&[&groups(100, &[0x48, 0x00])], "groups nested too deeply");
-    check_malformed(&[&[0x4b, 0x54]], "end of another group");
-    check_malformed(&[&[0x4c]], "end of a group that did not begin");
+    check_malformed(&[&[0x5b].repeat(60_000)], "groups nested too deeply");
+    check(&[&groups(99, &[0x58, 0x00])], Ok(FromDevice::Unknown));
+    check_malformed(&[&groups(100, &[0x58, 0x00])], "groups nested too deeply");
+    check_malformed(&[&[0x5b, 0x54]], "end of another group");
+    check_malformed(&[&[0x5c]], "end of a group that did not begin");
 }
 
 #[test]
 fn what_is_no_field_is_malformed() {
     check_malformed(&[&[0x02, 0x00]], "field number 0");
-    check_malformed(&[&[0x4e]], "unknown wire type");
-    check_malformed(&[&[0x4f]], "unknown wire type");
+    check_malformed(&[&[0x5e]], "unknown wire type");
+    check_malformed(&[&[0x5f]], "unknown wire type");
     check_malformed(&[&[0x80, 0x80, 0x80, 0x80, 0x10]], "field key over 32 bits");
     check_malformed(&[&[0x10, 0x01]], "field of another wire type");
     check_malformed(&[&[0x12, 0x02, 0x08, 0x01]], "field of another wire type");
     check_malformed(&[&[0x12, 0x05, 0x0a]], "truncated");
     check_malformed(&[&[0x12, 0x02, 0x0a, 0x01, b'd']], "truncated");
-    check_malformed(&[&[0x48], &[0xff; 10]], "varint over 64 bits");
-    check_malformed(&[&[0x48], &[0xff; 9], &[0x02]], "varint over 64 bits");
-    check(&[&[0x48], &[0xff; 9], &[0x01]], Ok(FromDevice::Unknown));
+    check_malformed(&[&[0x58], &[0xff; 10]], "varint over 64 bits");
+    check_malformed(&[&[0x58], &[0xff; 9], &[0x02]], "varint over 64 bits");
+    check(&[&[0x58], &[0xff; 9], &[0x01]], Ok(FromDevice::Unknown));
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn a_push_is_told_from_other_kinds() {
         assert_eq!(Push::decode(&[&other, body].concat()), behind);
     }
     assert_eq!(Push::decode(&[]), Ok(None));
-    assert_eq!(Push::decode(&[11 << 3 | 2, 0]), Ok(None));
+    assert_eq!(Push::decode(&[15 << 3 | 2, 0]), Ok(None));
 }
 
 #[test]
@@ -138,14 +138,14 @@ fn what_the_server_sends_is_told_apart() {
         (SERVER_PUSH, FromServer::Push(Push::default())),
         (SERVER_PONG, FromServer::Pong { data: b"" }),
         (SERVER_GOODBYE, FromServer::Other),
-        (SERVER_PRESENCE, FromServer::Other),
-        (13, FromServer::Unknown),
+        (SERVER_CANCEL, FromServer::Other),
     ] {
         assert_eq!(FromServer::decode(&[kind << 3 | 2, 0]), Ok(expected));
     }
     let batch = [SERVER_BATCH << 3 | 2, 0];
     assert!(matches!(FromServer::decode(&batch), Ok(FromServer::Batch(_))));
     assert_eq!(FromServer::decode(&[]), Ok(FromServer::Unknown));
+    assert_eq!(FromServer::decode(&[0x82, 0x01, 0]), Ok(FromServer::Unknown));
 }
 
 #[test]

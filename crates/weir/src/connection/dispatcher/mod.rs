@@ -393,6 +393,10 @@ impl Dispatcher {
                 let message = "hello was already sent".to_owned();
                 self.answer(conn, frames::error(ErrorCode::AlreadyGreeted, message, "", 0));
             }
+            Some(Kind::Call(_) | Kind::Answer(_) | Kind::Cancel(_)) => {
+                let message = "this server carries no calls".to_owned();
+                self.answer(conn, frames::error(ErrorCode::NotSupported, message, "", 0));
+            }
             // These do not reach this function.
             Some(Kind::Ping(_) | Kind::Publish(_)) | None => {}
         }

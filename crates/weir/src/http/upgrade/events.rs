@@ -85,7 +85,7 @@ impl EventsUpgrade {
             |topic| Subscribe { presence: presence.contains(&topic), position: None, topic };
         let topics = topics.into_iter().map(subscribe).collect();
         let client = user_agent(&head.headers);
-        let hello = Hello { device_id, token, client, heartbeat_ms, topics };
+        let hello = Hello { device_id, token, client, heartbeat_ms, topics, calls: false };
         let mut headers = headers();
         edge.api.mark_origin(&mut headers, allowed);
         Ok(EventsUpgrade { order, hello, admission: None, last, headers })

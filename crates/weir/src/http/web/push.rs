@@ -59,6 +59,9 @@ pub(crate) fn to_json(frame: &[u8]) -> Option<Box<RawValue>> {
         | Kind::Expiring(_)
         | Kind::Refreshed(_)
         | Kind::Presence(_)
+        | Kind::Call(_)
+        | Kind::Answer(_)
+        | Kind::Cancel(_)
         | Kind::Goodbye(_) => None,
     }
 }
