@@ -37,10 +37,11 @@ pub use base::config::keys;
 pub use base::config::{
     AccessLogConfig, AccessLogFormat, ActivationConfig, Actor, AdminConfig, AdminScope,
     AdminTokenConfig, AuthConfig, CertificateConfig, ClientAuth, ClientIdentity, ClusterConfig,
-    Config, ConfigError, ConnectionConfig, DurationError, EngineConfig, HttpConfig, JwtAlgorithm,
-    JwtConfig, JwtKeyConfig, LimitsConfig, ListenConfig, MemoryConfig, RedisUrls, Right, Scope,
-    ServiceConfig, TcpConfig, ThreadsConfig, TlsConfig, TlsVersion, TokenConfig, TopicClass,
-    UdpConfig, UpstreamConfig, UpstreamProtocol, parse_duration,
+    Config, ConfigError, ConnectHookConfig, ConnectionConfig, DurationError, EngineConfig,
+    HooksConfig, HttpConfig, JwtAlgorithm, JwtConfig, JwtKeyConfig, LimitsConfig, ListenConfig,
+    MemoryConfig, OnFailure, PublishHookConfig, RedisUrls, RefreshHookConfig, Right, Scope,
+    ServiceConfig, SubscribeHookConfig, TcpConfig, ThreadsConfig, TlsConfig, TlsVersion,
+    TokenConfig, TopicClass, UdpConfig, UpstreamConfig, UpstreamProtocol, parse_duration,
 };
 pub use base::private::{make_private_directory, warn_if_exposed};
 pub use base::profiler::{CpuProfile, ProfileError, ProfileFormat, Profiler};

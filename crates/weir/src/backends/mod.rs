@@ -1,5 +1,8 @@
 //! The services that the gateway calls.
 
+#[cfg_attr(not(test), expect(dead_code, reason = "hooks use it"))]
+pub(crate) mod signature;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 

@@ -434,6 +434,8 @@ fn the_example_loads_as_it_is_and_with_every_key_uncommented() {
     settings.gateway.tls.certificates.clear();
     assert_eq!(settings.gateway.admin.tokens.len(), 1);
     settings.gateway.admin.tokens.clear();
+    assert_eq!(settings.gateway.upstreams.len(), 1);
+    settings.gateway.upstreams.clear();
     assert_eq!(settings, Settings::default());
 }
 

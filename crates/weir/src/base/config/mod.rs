@@ -8,6 +8,7 @@ mod auth;
 mod classes;
 mod cluster;
 mod connection;
+mod hooks;
 mod http;
 mod jwt;
 pub mod keys;
@@ -29,6 +30,11 @@ pub use auth::{AuthConfig, Right, ServiceConfig, TokenConfig};
 pub use classes::{Actor, TopicClass};
 pub use cluster::{ClusterConfig, RedisUrls, Scope};
 pub use connection::ConnectionConfig;
+pub use hooks::{
+    ConnectHookConfig, HooksConfig, OnFailure, PublishHookConfig, RefreshHookConfig,
+    SubscribeHookConfig,
+};
+pub(crate) use hooks::{HOOK_SECRET_BYTES_MAX, HOOK_SECRET_BYTES_MIN, PATH_BYTES_MAX};
 pub use http::HttpConfig;
 pub use jwt::{JwtAlgorithm, JwtConfig, JwtKeyConfig};
 pub use keys::{ConfigError, DurationError, parse_duration};
@@ -88,6 +94,8 @@ crate::config_table! {
         /// Services that the gateway calls, each with a name. Only the file can set them.
         upstreams: Vec<UpstreamConfig>, range(0..=UPSTREAMS_MAX), unit("upstreams"),
             reason(": each has its own connections and figures"), reload();
+        /// Services that are asked about devices; see docs/hooks.md.
+        hooks: Box<HooksConfig>;
     }
 }
 

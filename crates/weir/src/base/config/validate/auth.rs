@@ -77,7 +77,8 @@ impl Config {
         let admits_anonymous = self.admits_anonymous();
         let nobody = self.auth.tokens.is_empty()
             && self.auth.services.is_empty()
-            && self.auth.jwt.keys.is_empty();
+            && self.auth.jwt.keys.is_empty()
+            && self.hooks.connect.upstream.is_empty();
         // Certificates admit devices too, but only over TLS.
         let by_certificate = self.tls.client_identity != ClientIdentity::None
             && self.listen.has_tls()
@@ -112,6 +113,7 @@ impl Config {
             .chain([
                 ("admin.token".to_owned(), &self.admin.token),
                 ("tls.ticket_secret".to_owned(), &self.tls.ticket_secret),
+                ("hooks.secret".to_owned(), &self.hooks.secret),
             ]);
         for (key, token) in named {
             if token.starts_with(PLACEHOLDER) {

@@ -14,8 +14,9 @@ impl Config {
     /// `retention_bytes` is the limit of all topics together.
     pub(super) fn check_classes(&self, retention_bytes: usize) -> Result<(), ConfigError> {
         let count = self.topic_classes.len();
-        // A program that issues tokens or imports devices may use other labels.
-        let labels = self.auth.jwt.keys.is_empty().then(|| self.labels());
+        // A program that issues tokens, answers hooks or imports devices may use other labels.
+        let is_closed = self.auth.jwt.keys.is_empty() && self.hooks.connect.upstream.is_empty();
+        let labels = is_closed.then(|| self.labels());
         let labels = labels.as_ref();
         let mut patterns: Vec<Vec<Part>> = Vec::with_capacity(count);
         for (index, class) in self.topic_classes.iter().enumerate() {

@@ -5,6 +5,7 @@ mod admin;
 mod auth;
 mod classes;
 mod cluster;
+mod hooks;
 mod jwt;
 mod origins;
 mod tls;
@@ -52,6 +53,7 @@ impl Config {
         self.check_cluster()?;
         self.check_activation()?;
         self.check_upstreams()?;
+        self.check_hooks()?;
         self.check_classes(self.retention_bytes(resources))
     }
 

@@ -33,7 +33,6 @@ impl Config {
     }
 
     /// Checks that an upstream exists, which the key at `path` names.
-    #[expect(dead_code, reason = "routes, hooks and calls use it")]
     pub(super) fn check_upstream_name(&self, path: &str, name: &str) -> Result<(), ConfigError> {
         if self.upstreams.iter().any(|upstream| upstream.name == name) {
             return Ok(());

@@ -380,6 +380,7 @@ fn a_budget_that_the_machine_decides_is_enough() {
 mod admin;
 mod auth;
 mod cluster;
+mod hooks;
 mod http;
 mod jwt;
 mod tls;
