@@ -8,6 +8,7 @@
 //! - `worker` holds the client sockets, `workers` directs it, `holder` holds many of them for little
 //!   memory, `attack` attacks: they know no scenario.
 //! - `explained` asks a server where its memory is.
+//! - `backend` answers what a gateway asks.
 //! - `baseline` does the same work with a minimal program, and contains no code of the gateway.
 //! - `protocol` and `peer` are the messages between the processes; `payload`, `activations` and
 //!   `stages` are the content that is sent and checked, without I/O. `sys` has the only unsafe
@@ -15,6 +16,7 @@
 
 mod activations;
 mod attack;
+mod backend;
 mod baseline;
 mod cli;
 mod clock;

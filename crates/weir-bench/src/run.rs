@@ -52,6 +52,8 @@ fn run(command: Command) -> Result<bool> {
         Command::Storm(args) => present("storm", args.run.json, &args, scenario::storm::run),
         Command::Siege(args) => present("siege", args.run.json, &args, scenario::siege::run),
         Command::Http(args) => present("http", args.run.json, &args, scenario::http::run),
+        Command::Proxy(args) => present("proxy", args.run.json, &args, scenario::proxy::run),
+        Command::Balance(args) => present("balance", args.run.json, &args, scenario::balance::run),
         Command::Publish(args) => present("publish", args.run.json, &args, scenario::publish::run),
         Command::Udp(args) => present("udp", args.run.json, &args, scenario::udp::run),
         Command::Activate(args) => {
@@ -79,8 +81,8 @@ fn run(command: Command) -> Result<bool> {
 /// Runs a bare HTTP server until the process is killed.
 fn answer_bare(server: HttpBaseline) -> Result<()> {
     match server {
-        HttpBaseline::HttpEpoll { server, answer } => {
-            baseline::http::run(&server, answer.as_deref())
+        HttpBaseline::HttpEpoll { server, answer, content_bytes } => {
+            baseline::http::run(&server, answer.as_deref(), content_bytes)
         }
         HttpBaseline::HttpHyper { server, h2 } => baseline::hyper::run(&server, h2),
     }

@@ -25,12 +25,12 @@ struct Figure {
 struct Contestant<'a> {
     name: &'a str,
     rounds: Vec<&'a Value>,
-    /// In a result of `http`, figures of all servers stand in one object for each round.
+    /// In a result of `http` or `proxy`, figures of all servers stand in one object for each round.
     prefix: String,
 }
 
 /// All comparisons, in the order of the report.
-pub(super) const ALL: [Comparison; 14] = [
+pub(super) const ALL: [Comparison; 17] = [
     Comparison {
         piece: "idle",
         title: "Memory of an idle connection",
@@ -88,6 +88,9 @@ pub(super) const ALL: [Comparison; 14] = [
             Figure::less("p99_ms", "p99, ms"),
         ],
     },
+    http("proxy-1k", "Reverse proxy, HTTP/1.1, answers of 1 KiB"),
+    http("proxy-64k", "Reverse proxy, HTTP/1.1, answers of 64 KiB"),
+    http("proxy-http2", "Reverse proxy, HTTP/2 to HTTP/1.1, answers of 1 KiB"),
 ];
 
 const BYTES: Figure = Figure::less("bytes_per_connection", "per connection, B");
@@ -226,7 +229,7 @@ pub(super) fn descriptions(results: &Results) -> Vec<(String, Vec<String>)> {
 }
 
 fn contestants(result: &Value) -> Vec<Contestant<'_>> {
-    let is_http = result["scenario"] == "http";
+    let is_http = result["scenario"] == "http" || result["scenario"] == "proxy";
     let all = result["contestants"].as_array().into_iter().flatten();
     let all = all.map(|one| {
         let name = one["name"].as_str().unwrap_or_default();
@@ -280,13 +283,14 @@ fn shown_name(name: &str) -> &str {
         "bare" => "bare loop",
         "epoll" => "bare epoll",
         "hyper" => "bare hyper",
+        "direct" => "the backend alone",
         other => other,
     }
 }
 
 const WEIR: &str = "weir";
-/// Programs of the bench that do only the necessary work.
-const BASELINES: [&str; 3] = ["bare", "epoll", "hyper"];
+/// Programs of the bench that do only the necessary work; `direct` is the backend of proxies.
+const BASELINES: [&str; 4] = ["bare", "direct", "epoll", "hyper"];
 
 #[cfg(test)]
 mod tests {

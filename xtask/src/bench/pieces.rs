@@ -111,6 +111,9 @@ fn peers(is_quick: bool) -> Vec<Piece> {
                 format!("http --compare {each} 1.3 {COMMON13} --tls-resume 1 {once}"),
             ),
             ("handshake-tls13", format!("peers handshake --tls --tls-version 1.3 {hands}")),
+            ("proxy-1k", format!("proxy --size 1024 {PROXY}")),
+            ("proxy-64k", format!("proxy --size 65536 {PROXY}")),
+            ("proxy-http2", format!("proxy --size 1024 --h2 {PROXY}")),
         ]);
     }
     let piece = |(name, words): (&str, String)| bench(name, Group::Peers, words, None);
@@ -120,6 +123,8 @@ fn peers(is_quick: bool) -> Vec<Piece> {
 /// The servers would choose different suites.
 const COMMON12: &str = "--tls-suite TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256";
 const COMMON13: &str = "--tls-suite TLS13_AES_128_GCM_SHA256";
+
+const PROXY: &str = "--warm-up-ms 500 --seconds 10 --rounds 5";
 
 /// The sizes of the lines.
 pub(super) const CONNECTIONS: [u32; 8] =

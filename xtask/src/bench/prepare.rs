@@ -26,6 +26,7 @@ pub(super) fn programs(root: &Path, is_quick: bool, is_built: bool) -> anyhow::R
         install(root, &TOOLS)?;
         golang::build_module(root, "bench/peers/nats", "peers/nats", NATS)?;
         maven::build(root)?;
+        build_pingora(root)?;
         if !is_built {
             let line = "build --release --locked -p weir-server -p weir-bench";
             run_command(&mut cargo(root, line))?;
@@ -48,6 +49,13 @@ pub(super) fn programs(root: &Path, is_quick: bool, is_built: bool) -> anyhow::R
 
 fn build_netty(root: &Path) -> anyhow::Result<()> {
     maven::build_module(root, "bench/peers/netty", "peers/netty")
+}
+
+/// The reverse proxy of pingora, in a workspace of its own: its dependencies are not ours.
+fn build_pingora(root: &Path) -> anyhow::Result<()> {
+    let line = "build --release --locked --manifest-path bench/peers/pingora/Cargo.toml";
+    let target = beside_programs(root, "peers").join("pingora");
+    run_command(cargo(root, line).env("CARGO_TARGET_DIR", target))
 }
 
 /// Whether a program of Debian is there.

@@ -208,7 +208,7 @@ fn gateway_share(results: &Results) -> Option<String> {
 pub(super) fn aims(results: &Results) -> Vec<(String, f64)> {
     let mut aims = Vec::new();
     for comparison in &ALL {
-        for name in ["netty", "nginx", "nats", "mosquitto"] {
+        for name in ["netty", "nginx", "nats", "mosquitto", "pingora"] {
             if let Some(ratio) = comparison.weir_to(results, name) {
                 aims.push((format!("{}, {name}", comparison.piece()), ratio));
             }

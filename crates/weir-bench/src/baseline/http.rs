@@ -51,7 +51,7 @@ struct Responder {
     tls: Option<Arc<ServerConfig>>,
     conns: Vec<Option<Conn>>,
     free: Vec<usize>,
-    /// As many answers as one read can request, one after the other.
+    /// Several answers, one after the other.
     answers: Vec<u8>,
     answer_bytes: usize,
     buf: Vec<u8>,
@@ -68,8 +68,8 @@ struct Conn {
 
 /// The end of a head.
 const END: &[u8; 4] = b"\r\n\r\n";
-/// Answers sent at once.
-const BURST_MAX: usize = 1024;
+/// Bytes of answers sent at once, unless a single answer is longer.
+const BURST_BYTES: usize = 256 << 10;
 /// The default answer.
 const HELLO: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 11\r\n\
     date: Sat, 21 Nov 2026 20:00:00 GMT\r\n\r\nHello World";
@@ -114,12 +114,18 @@ fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// Runs the responder until the process is killed.
-pub(crate) fn run(args: &HttpBaselineArgs, answer: Option<&str>) -> Result<()> {
+/// Runs the responder until the process is killed. It sends `answer`, in hexadecimal, or an answer with
+/// this much content.
+pub(crate) fn run(
+    args: &HttpBaselineArgs,
+    answer: Option<&str>,
+    content_bytes: Option<usize>,
+) -> Result<()> {
     let tls = prepare(args, "http/1.1")?;
-    let answer = match answer {
-        Some(digits) => from_hex(digits).context("an answer that is not hexadecimal")?,
-        None => HELLO.to_vec(),
+    let answer = match (answer, content_bytes) {
+        (Some(digits), _) => from_hex(digits).context("an answer that is not hexadecimal")?,
+        (None, Some(bytes)) => answer_of(bytes),
+        (None, None) => HELLO.to_vec(),
     };
     let (ear, addr) = Ear::listen(args.listen)?;
     super::answer(&mut io::stdout(), &BaselineAnswer::Listening(addr))?;
@@ -128,7 +134,7 @@ pub(crate) fn run(args: &HttpBaselineArgs, answer: Option<&str>) -> Result<()> {
         tls,
         conns: Vec::new(),
         free: Vec::new(),
-        answers: answer.repeat(BURST_MAX),
+        answers: answer.repeat((BURST_BYTES / answer.len()).max(1)),
         answer_bytes: answer.len(),
         buf: vec![0; READ_BYTES],
     };
@@ -143,6 +149,17 @@ pub(crate) fn run(args: &HttpBaselineArgs, answer: Option<&str>) -> Result<()> {
             }
         }
     }
+}
+
+/// An answer with so much content, of all letters in turn.
+fn answer_of(bytes: usize) -> Vec<u8> {
+    let mut answer = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: {bytes}\r\n\
+         date: Sat, 21 Nov 2026 20:00:00 GMT\r\n\r\n"
+    )
+    .into_bytes();
+    answer.extend((b'a'..=b'z').cycle().take(bytes));
+    answer
 }
 
 impl Responder {
@@ -189,13 +206,14 @@ impl Conn {
     /// One read, one send.
     fn respond(&mut self, buf: &mut [u8], answers: &[u8], answer_bytes: usize) -> io::Result<()> {
         let got = receive(&self.fd, buf)?;
-        let count = heads(&buf[..got], &mut self.matched).min(BURST_MAX);
-        if count == 0 {
-            return Ok(());
+        let mut left = heads(&buf[..got], &mut self.matched) * answer_bytes;
+        while left > 0 {
+            let answers = &answers[..left.min(answers.len())];
+            left -= answers.len();
+            let room = self.pending.is_empty();
+            let sent = if room { send_now(&self.fd, answers)? } else { 0 };
+            self.pending.extend_from_slice(&answers[sent..]);
         }
-        let answers = &answers[..count * answer_bytes];
-        let sent = send(&self.fd, answers, SendFlags::NOSIGNAL)?;
-        self.pending.extend_from_slice(&answers[sent..]);
         Ok(())
     }
 
@@ -214,19 +232,20 @@ impl Conn {
             let state = tls.process_new_packets().map_err(io::Error::other)?;
             let bytes = state.plaintext_bytes_to_read().min(plain.len());
             tls.reader().read_exact(&mut plain[..bytes])?;
-            let count = heads(&plain[..bytes], &mut self.matched).min(BURST_MAX);
-            tls.writer().write_all(&answers[..count * answer_bytes])?;
+            let mut left = heads(&plain[..bytes], &mut self.matched) * answer_bytes;
+            while left > 0 {
+                let answers = &answers[..left.min(answers.len())];
+                left -= answers.len();
+                tls.writer().write_all(answers)?;
+            }
         }
         self.flush()
     }
 
     fn flush(&mut self) -> io::Result<()> {
         if !self.pending.is_empty() {
-            match send(&self.fd, &self.pending, SendFlags::NOSIGNAL) {
-                Ok(sent) => drop(self.pending.drain(..sent)),
-                Err(Errno::AGAIN) => {}
-                Err(error) => return Err(error.into()),
-            }
+            let sent = send_now(&self.fd, &self.pending)?;
+            self.pending.drain(..sent);
         }
         let Some(tls) = &mut self.tls else { return Ok(()) };
         while tls.wants_write() {
@@ -246,6 +265,15 @@ fn receive(fd: &OwnedFd, buf: &mut [u8]) -> io::Result<usize> {
         Ok((0, _)) => Err(io::ErrorKind::UnexpectedEof.into()),
         Ok((got, _)) => Ok(got),
         Err(Errno::AGAIN | Errno::INTR) => Ok(0),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The bytes that the socket takes now.
+fn send_now(fd: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
+    match send(fd, bytes, SendFlags::NOSIGNAL) {
+        Ok(sent) => Ok(sent),
+        Err(Errno::AGAIN) => Ok(0),
         Err(error) => Err(error.into()),
     }
 }
@@ -284,6 +312,14 @@ impl Write for Socket<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_answer_has_as_much_content_as_it_says() {
+        let answer = answer_of(1024);
+        let text = String::from_utf8(answer).unwrap();
+        let (head, content) = text.split_once("\r\n\r\n").unwrap();
+        assert!(head.contains("content-length: 1024") && content.len() == 1024, "{head}");
+    }
 
     #[test]
     fn ends_of_heads_are_counted_across_reads() {

@@ -130,6 +130,18 @@ pub(super) fn echo_size(text: &str) -> Result<usize> {
     Ok(size)
 }
 
+/// Bytes of an answer's content.
+pub(super) fn content(text: &str) -> Result<usize> {
+    let bytes: usize = text.parse()?;
+    if !(1..=CONTENT_MAX).contains(&bytes) {
+        bail!("content has 1 to {CONTENT_MAX} bytes");
+    }
+    Ok(bytes)
+}
+
+/// Most content of an answer that the load generator accepts.
+const CONTENT_MAX: usize = 16 << 20;
+
 /// Largest payload: a request to the admin API has at most 1 MiB.
 const SIZE_MAX: usize = 1_000_000;
 

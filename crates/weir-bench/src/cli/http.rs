@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::common::{RunArgs, TargetArgs, rate};
+use super::common::{RunArgs, TargetArgs, content, rate};
 use super::tls::TlsArgs;
 use crate::baseline::http::HttpBaselineArgs;
 use crate::protocol::HttpStyle;
@@ -82,6 +82,9 @@ pub(crate) enum HttpBaseline {
         /// The answer, in hexadecimal.
         #[arg(long, hide = true)]
         answer: Option<String>,
+        /// Bytes of content of the answer, instead of "Hello World".
+        #[arg(long, value_name = "BYTES", conflicts_with = "answer", value_parser = content)]
+        content_bytes: Option<usize>,
     },
     /// Only hyper, on one thread.
     HttpHyper {

@@ -6,6 +6,7 @@ mod common;
 mod http;
 mod million;
 mod peers;
+mod proxy;
 mod publish;
 mod scenarios;
 mod tls;
@@ -22,6 +23,7 @@ pub(crate) use common::{RunArgs, TargetArgs};
 pub(crate) use http::*;
 pub(crate) use million::MillionArgs;
 pub(crate) use peers::{PeersArgs, Work};
+pub(crate) use proxy::{BalanceArgs, Failure, PeerProxies, ProxyArgs};
 pub(crate) use publish::PublishArgs;
 pub(crate) use scenarios::*;
 #[cfg(test)]
@@ -68,6 +70,10 @@ pub(crate) enum Command {
     Siege(SiegeArgs),
     /// Requests over HTTP, compared with bare responders and nginx.
     Http(HttpArgs),
+    /// Requests through the reverse proxy, compared with those of nginx and pingora.
+    Proxy(ProxyArgs),
+    /// Three endpoints, one slow and one failing, behind the reverse proxy, nginx and pingora.
+    Balance(BalanceArgs),
     /// `POST /v1/publish` to one subscriber: CPU time and allocations of each request.
     Publish(PublishArgs),
     /// Calls by datagram, compared with bare echoes in batches and one by one.
@@ -169,6 +175,11 @@ mod tests {
             "weir-bench http --spawn w --pipeline 16 --requests 100000",
             "weir-bench http --spawn w --per-connection --tls --tls-key rsa --tls-resume 1 --tls-session-ids",
             "weir-bench http --connect 127.0.0.1:1 --pid 1 --path /",
+            "weir-bench proxy --spawn w --json",
+            "weir-bench proxy --spawn w --size 65536 --connections 32 --scripts bench/peers --json",
+            "weir-bench proxy --spawn w --h2 --streams 16 --rounds 3 --json",
+            "weir-bench balance --spawn w --json",
+            "weir-bench balance --spawn w --failures reset --rate 500 --slow-ms 100 --seconds 5 --json",
             "weir-bench publish --spawn w --size 256 --json",
             "weir-bench udp --spawn w --calls 1000000 --json",
             "weir-bench udp --addr 127.0.0.1:1 --admin 127.0.0.1:2 --pid 1 --udp 127.0.0.1:1 --token t --rate 1000",
@@ -212,6 +223,10 @@ mod tests {
             "weir-bench idle --spawn w --tls --tls-resume 1.1",
             "weir-bench idle --spawn w --tls --tls-ca ca.pem",
             "weir-bench http",
+            "weir-bench proxy",
+            "weir-bench proxy --spawn w --size 0",
+            "weir-bench proxy --spawn w --streams 2",
+            "weir-bench balance --spawn w --failures smoke",
             "weir-bench publish --spawn w --size 31",
             "weir-bench udp --spawn w --udp 127.0.0.1:1",
             "weir-bench siege --addr 127.0.0.1:1 --admin 127.0.0.1:2 --pid 1 --rate 0",

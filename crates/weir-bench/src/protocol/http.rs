@@ -118,8 +118,10 @@ pub(crate) struct HttpTally {
     pub(crate) reopened: u64,
     /// TLS handshakes by version, suite and group, including the warm-up.
     pub(crate) handshakes: BTreeMap<String, u64>,
-    /// The first answer, head and content; for HTTP/2, only the content.
+    /// The first answer, head and content; for HTTP/2, only the content, if it came in one piece.
     pub(crate) answer: Vec<u8>,
+    /// Bytes of content of the first answer, which all others have, too.
+    pub(crate) content_bytes: u64,
 }
 
 impl Posts {

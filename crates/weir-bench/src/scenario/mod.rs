@@ -1,12 +1,14 @@
 //! The scenarios and their shared parts.
 
 pub(crate) mod activate;
+pub(crate) mod balance;
 pub(crate) mod baseline;
 mod beside;
 pub(crate) mod broadcast;
 pub(crate) mod churn;
 pub(crate) mod cluster;
 pub(crate) mod conflate;
+mod contestants;
 pub(crate) mod echo;
 pub(crate) mod handshake;
 pub(crate) mod http;
@@ -14,6 +16,7 @@ pub(crate) mod idle;
 pub(crate) mod million;
 pub(crate) mod peers;
 pub(crate) mod priorities;
+pub(crate) mod proxy;
 pub(crate) mod publish;
 pub(crate) mod resume;
 pub(crate) mod room;

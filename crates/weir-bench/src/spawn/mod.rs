@@ -24,7 +24,7 @@ use crate::tls::credentials::Credentials;
 use crate::{clock, sys};
 
 pub(crate) use databases::Beside;
-pub(crate) use nginx::Nginx;
+pub(crate) use nginx::{Content, Nginx, Site};
 pub(crate) use rivals::{Rival, RivalKind, Service};
 use server::{START_TIMEOUT, Server, wait};
 pub(crate) use server::{Scratch, clean_up_on_signals, free_port};

@@ -1,4 +1,4 @@
-//! Starts nginx, configured for the same task: one process, no log, a fixed answer.
+//! Starts nginx, configured for the same task: one process, no log; a fixed answer, or those of backends.
 
 use std::fmt::Write;
 use std::fs;
@@ -27,21 +27,45 @@ pub(crate) struct Nginx {
     pub(crate) description: Vec<String>,
 }
 
+/// The service that nginx is started for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Site<'a> {
+    /// The certificate; `None`: no TLS.
+    pub(crate) credentials: Option<&'a Credentials>,
+    /// Whether it speaks HTTP/2.
+    pub(crate) h2: bool,
+    /// What it answers.
+    pub(crate) content: Content<'a>,
+}
+
+/// What nginx answers with.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Content<'a> {
+    /// `Hello World`.
+    Hello,
+    /// The answers of backends, which it asks over HTTP/1.1 on kept connections.
+    Proxied {
+        /// Their addresses.
+        backends: &'a [SocketAddr],
+        /// Further directives of the location.
+        directives: &'a str,
+    },
+}
+
 impl Nginx {
     /// Starts nginx; `None` if the program does not exist.
     pub(crate) fn start(
         program: &Path,
-        credentials: Option<&Credentials>,
-        h2: bool,
+        site: Site<'_>,
         cpus: Option<&Cpus>,
     ) -> Result<Option<Nginx>> {
         let Some(version) = version(program)? else { return Ok(None) };
         let directory = scratch_directory()?;
-        if let Some(credentials) = credentials {
+        if let Some(credentials) = site.credentials {
             credentials.write(&directory)?;
         }
         let addr = free_port()?;
-        let config = config(&directory, addr, credentials.is_some(), h2.then_some(&version));
+        let config = config(&directory, addr, site, &version);
         let file = directory.join("nginx.conf");
         fs::write(&file, &config).with_context(|| format!("cannot write {}", file.display()))?;
         let directory_text = directory.to_string_lossy().into_owned();
@@ -92,12 +116,13 @@ fn version(program: &Path) -> Result<Option<String>> {
 }
 
 /// One process instead of a master and a worker: it runs the same loop, and ends with the bench.
-fn config(directory: &Path, addr: SocketAddr, tls: bool, h2_of: Option<&String>) -> String {
+fn config(directory: &Path, addr: SocketAddr, site: Site<'_>, version: &str) -> String {
+    let tls = site.credentials.is_some();
     // A separate directive since 1.25.1, before that a word of `listen`.
-    let modern = h2_of.is_some_and(|version| numbers(version) >= vec![1, 25, 1]);
+    let modern = site.h2 && numbers(version) >= vec![1, 25, 1];
     let mut listen = format!("listen {addr} backlog=4096");
     listen += if tls { " ssl" } else { "" };
-    listen += if h2_of.is_some() && !modern { " http2;" } else { ";" };
+    listen += if site.h2 && !modern { " http2;" } else { ";" };
     listen += if modern { " http2 on;" } else { "" };
     let mut paths = String::new();
     for name in ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"] {
@@ -110,16 +135,37 @@ fn config(directory: &Path, addr: SocketAddr, tls: bool, h2_of: Option<&String>)
     } else {
         String::new()
     };
+    let (upstream, location) = match site.content {
+        Content::Hello => (String::new(), "return 200 \"Hello World\";".to_owned()),
+        Content::Proxied { backends, directives } => {
+            let servers = backends.iter().map(|addr| format!("server {addr}; "));
+            let servers: String = servers.collect();
+            let balance = if backends.len() > 1 { "least_conn; " } else { "" };
+            (
+                format!("upstream b {{ {balance}{servers}{KEPT} }}\n  "),
+                format!("proxy_pass http://b; {PROXY} {directives}"),
+            )
+        }
+    };
     format!(
         "daemon off; master_process off; worker_processes 1; pid \"{}/pid\";\n\
          events {{ worker_connections 18000; }}\n\
          http {{\n  access_log off; default_type text/plain;\n  {paths}\n  \
-         keepalive_requests 2000000000; keepalive_timeout 1h;\n  \
-         server {{ {listen} {certificate} location / {{ return 200 \"Hello World\"; }} }}\n}}\n",
+         keepalive_requests 2000000000; keepalive_timeout 1h;\n  {upstream}\
+         server {{ {listen} {certificate} location / {{ {location} }} }}\n}}\n",
         directory.display()
     )
 }
 
+/// Connections to backends are kept without end.
+const KEPT: &str = "keepalive 1024; keepalive_requests 2000000000; keepalive_timeout 1h;";
+/// The headers that Weir and pingora send, too; and no answer goes to a file.
+const PROXY: &str = "proxy_http_version 1.1; proxy_set_header Connection \"\"; \
+    proxy_set_header Host $http_host; \
+    proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for; \
+    proxy_set_header X-Forwarded-Host $http_host; \
+    proxy_set_header X-Forwarded-Proto $scheme; \
+    proxy_buffer_size 16k; proxy_buffers 16 16k; proxy_max_temp_file_size 0;";
 /// Sessions resume by id and by ticket.
 const TLS: &str = "ssl_protocols TLSv1.2 TLSv1.3; ssl_session_cache shared:bench:64m;";
 
@@ -130,17 +176,33 @@ fn numbers(version: &str) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::TlsArgs;
 
     #[test]
     fn http2_is_asked_for_as_the_version_understands() {
-        let addr = SocketAddr::from(([127, 0, 0, 1], 1));
-        let shown = |tls, version: Option<&str>| {
-            config(Path::new("/x"), addr, tls, version.map(str::to_owned).as_ref())
+        let shown = |credentials, h2, version| {
+            shown(Site { credentials, h2, content: Content::Hello }, version)
         };
-        let old = shown(true, Some("1.22.1"));
+        let args = TlsArgs::none();
+        let old = shown(Some(args.credentials().unwrap()), true, "1.22.1");
         assert!(old.contains("listen 127.0.0.1:1 backlog=4096 ssl http2;"), "{old}");
-        let new = shown(false, Some("1.26.0"));
+        let new = shown(None, true, "1.26.0");
         assert!(new.contains("listen 127.0.0.1:1 backlog=4096; http2 on;"), "{new}");
-        assert!(!shown(false, None).contains("http2"));
+        assert!(!shown(None, false, "1.26.0").contains("http2"));
+    }
+
+    #[test]
+    fn several_backends_are_balanced() {
+        let backends = [2, 3].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+        let content = |count| Content::Proxied { backends: &backends[..count], directives: "" };
+        let of =
+            |count| shown(Site { credentials: None, h2: false, content: content(count) }, "1.22.1");
+        assert!(of(1).contains("upstream b { server 127.0.0.1:2; keepalive"), "{}", of(1));
+        let both = "upstream b { least_conn; server 127.0.0.1:2; server 127.0.0.1:3; keepalive";
+        assert!(of(2).contains(both), "{}", of(2));
+    }
+
+    fn shown(site: Site<'_>, version: &str) -> String {
+        config(Path::new("/x"), SocketAddr::from(([127, 0, 0, 1], 1)), site, version)
     }
 }

@@ -24,6 +24,8 @@ pub(crate) enum RivalKind {
     Nats,
     /// Mosquitto.
     Mosquitto,
+    /// A reverse proxy of pingora.
+    Pingora,
 }
 
 /// A server that the bench has started. It is killed and its directory removed when this is
@@ -52,10 +54,12 @@ pub(crate) enum Service<'a> {
     Https(&'a Credentials),
     /// Calls by datagram, with this number of tokens.
     Datagrams(u32),
+    /// HTTP/1.1 and HTTP/2, with the answers of these backends.
+    Proxy(&'a [SocketAddr]),
 }
 
 impl RivalKind {
-    /// All of them.
+    /// Those that serve devices.
     pub(crate) const ALL: [RivalKind; 3] =
         [RivalKind::Netty, RivalKind::Nats, RivalKind::Mosquitto];
 
@@ -65,13 +69,14 @@ impl RivalKind {
             RivalKind::Netty => "netty",
             RivalKind::Nats => "nats",
             RivalKind::Mosquitto => "mosquitto",
+            RivalKind::Pingora => "pingora",
         }
     }
 
-    /// What its clients speak.
+    /// What its devices speak; pingora has none.
     pub(crate) fn protocol(self) -> Protocol {
         match self {
-            RivalKind::Netty => Protocol::Weir,
+            RivalKind::Netty | RivalKind::Pingora => Protocol::Weir,
             RivalKind::Nats => Protocol::Nats,
             RivalKind::Mosquitto => Protocol::Mqtt,
         }
@@ -117,6 +122,10 @@ impl Rival {
         if let Service::Datagrams(tokens) = service {
             command.args(["tokens", &tokens.to_string()]);
         }
+        if let Service::Proxy(backends) = service {
+            let backends: Vec<String> = backends.iter().map(SocketAddr::to_string).collect();
+            command.args(["backends", &backends.join(",")]);
+        }
         let server = Server::launch(command, script, directory, cpus)?;
         let mut rival = Rival { kind, description, addr, admin, server };
         rival.wait_until_ready(service)?;
@@ -138,7 +147,7 @@ impl Rival {
         let status = match self.kind {
             RivalKind::Netty => self.admin().post("/collect", "")?.status,
             RivalKind::Nats => self.admin().get("/debug/pprof/heap?gc=1&debug=1")?.status,
-            RivalKind::Mosquitto => 200,
+            RivalKind::Mosquitto | RivalKind::Pingora => 200,
         };
         if status != 200 {
             bail!("{} answers {status} instead of collecting its garbage", self.kind.name());
@@ -164,7 +173,11 @@ impl Rival {
     fn is_ready(&self, service: Service<'_>) -> bool {
         match service {
             Service::Datagrams(_) => self.says_ready(),
-            Service::Devices | Service::SecureDevices(_) | Service::Http | Service::Https(_) => {
+            Service::Devices
+            | Service::SecureDevices(_)
+            | Service::Http
+            | Service::Https(_)
+            | Service::Proxy(_) => {
                 TcpStream::connect(self.addr).is_ok()
                     && (self.kind != RivalKind::Netty || self.says_ready())
             }
@@ -182,7 +195,7 @@ impl<'a> Service<'a> {
         match self {
             Service::Devices => "tcp",
             Service::SecureDevices(_) => "tls",
-            Service::Http => "http",
+            Service::Http | Service::Proxy(_) => "http",
             Service::Https(_) => "https",
             Service::Datagrams(_) => "udp",
         }
@@ -191,7 +204,7 @@ impl<'a> Service<'a> {
     fn credentials(self) -> Option<&'a Credentials> {
         match self {
             Service::SecureDevices(credentials) | Service::Https(credentials) => Some(credentials),
-            Service::Devices | Service::Http | Service::Datagrams(_) => None,
+            Service::Devices | Service::Http | Service::Datagrams(_) | Service::Proxy(_) => None,
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::baseline::http::HttpServer;
 use crate::cli::HttpArgs;
 use crate::process::Cpus;
 use crate::protocol::to_hex;
-use crate::spawn::{self, Nginx, RivalKind, Scratch, Service};
+use crate::spawn::{self, Content, Nginx, RivalKind, Scratch, Service, Site};
 use crate::tls::credentials::Credentials;
 
 /// All rivals. They end when this is dropped.
@@ -63,7 +63,8 @@ impl Rivals {
             baselines.push((EPOLL, baseline));
         }
         baselines.push((HYPER, HttpServer::start("http-hyper", &arguments, cpus)?));
-        let nginx = Nginx::start(&args.nginx, credentials, args.h2, cpus).context(NGINX)?;
+        let site = Site { credentials, h2: args.h2, content: Content::Hello };
+        let nginx = Nginx::start(&args.nginx, site, cpus).context(NGINX)?;
         if nginx.is_none() {
             skipped.push(format!("nginx: there is no program {}", args.nginx.display()));
         }

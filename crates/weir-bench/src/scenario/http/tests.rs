@@ -1,6 +1,9 @@
 //! What is made of the figures of several servers.
 
+use std::collections::BTreeMap;
+
 use super::*;
+use crate::protocol::HttpTally;
 
 fn tally(answered: u64, cpu_us: u64, agreed: &str) -> HttpTally {
     HttpTally {

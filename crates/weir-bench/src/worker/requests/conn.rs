@@ -17,8 +17,10 @@ use crate::worker::wire::Wire;
 #[derive(Debug, Default)]
 pub(super) struct Known {
     pub(super) answers: Answers,
-    /// Content of the first answer.
+    /// Content of the first answer that came in one piece.
     pub(super) content: Option<Vec<u8>>,
+    /// Bytes of content of the first answer.
+    pub(super) length: Option<u64>,
     /// The whole first answer; for HTTP/2 only the content.
     pub(super) first: Vec<u8>,
     /// The tokens of activations.
@@ -197,11 +199,13 @@ impl Conn {
             match brought {
                 Brought::Nothing => {}
                 Brought::Refused => moment.count.note("refused_stream".to_owned()),
-                Brought::Answer { began_ns, status, is_hit, last, whole } => {
+                Brought::Answer { began_ns, status, is_hit, last, whole, bytes } => {
                     if whole {
                         moment.check(is_hit, status, last, last)?;
                     } else if status != 200 || moment.asker.posts() {
                         return Err(Fault::Status(status));
+                    } else {
+                        moment.known.check_length(bytes.into())?;
                     }
                     next = self.count(moment, began_ns);
                 }
@@ -270,6 +274,7 @@ impl Known {
     /// Compares content with the first answer's; `answer` is the part of the answer that can be
     /// shown.
     fn check(&mut self, content: &[u8], answer: &[u8]) -> Result<(), Fault> {
+        self.check_length(content.len() as u64)?;
         match &self.content {
             Some(known) if known == content => Ok(()),
             Some(_) => Err(Fault::Content),
@@ -279,5 +284,10 @@ impl Known {
                 Ok(())
             }
         }
+    }
+
+    /// The same of an answer whose content is not kept.
+    fn check_length(&mut self, bytes: u64) -> Result<(), Fault> {
+        if *self.length.get_or_insert(bytes) == bytes { Ok(()) } else { Err(Fault::Content) }
     }
 }

@@ -155,6 +155,7 @@ impl<'a> Load<'a> {
         let mut tally = self.count.tally;
         tally.lags = self.count.lags.counts();
         tally.answer = self.known.first;
+        tally.content_bytes = self.known.length.unwrap_or(0);
         tally.asked = self.asker.asked;
         tally.repeated = self.known.tokens.repeated();
         Ok(tally)

@@ -62,6 +62,8 @@ pub(super) enum Brought<'a> {
         /// The last piece of its content, and whether it is the only one.
         last: &'a [u8],
         whole: bool,
+        /// Bytes of content in all.
+        bytes: u32,
     },
     /// A stream that the server did not process: the request may be sent again elsewhere.
     Refused,
@@ -296,7 +298,9 @@ impl Http2 {
         if status == 0 {
             return Err(Fault::Malformed("an answer without a head"));
         }
-        Ok(Brought::Answer { began_ns, status, is_hit, last, whole: content_bytes == 0 })
+        let bytes = content_bytes + u32::try_from(last.len()).unwrap_or(u32::MAX);
+        let whole = content_bytes == 0;
+        Ok(Brought::Answer { began_ns, status, is_hit, last, whole, bytes })
     }
 
     fn take_reset<'a>(&mut self, id: u32, content: &[u8]) -> Result<Brought<'a>, Fault> {
