@@ -39,9 +39,10 @@ pub use base::config::{
     AdminTokenConfig, AuthConfig, CertificateConfig, ClientAuth, ClientIdentity, ClusterConfig,
     Config, ConfigError, ConnectHookConfig, ConnectionConfig, DurationError, EngineConfig,
     HooksConfig, HttpConfig, JwtAlgorithm, JwtConfig, JwtKeyConfig, LimitsConfig, ListenConfig,
-    MemoryConfig, OnFailure, PublishHookConfig, RedisUrls, RefreshHookConfig, Right, Scope,
-    ServiceConfig, SubscribeHookConfig, TcpConfig, ThreadsConfig, TlsConfig, TlsVersion,
-    TokenConfig, TopicClass, UdpConfig, UpstreamConfig, UpstreamProtocol, parse_duration,
+    MemoryConfig, OnFailure, PublishHookConfig, RedisUrls, RefreshHookConfig, Right, RouteAuth,
+    RouteConfig, Scope, ServiceConfig, SubscribeHookConfig, TcpConfig, ThreadsConfig, TlsConfig,
+    TlsVersion, TokenConfig, TopicClass, UdpConfig, UpstreamConfig, UpstreamProtocol,
+    parse_duration,
 };
 pub use base::private::{make_private_directory, warn_if_exposed};
 pub use base::profiler::{CpuProfile, ProfileError, ProfileFormat, Profiler};

@@ -29,7 +29,6 @@ impl Backends {
     }
 
     /// The upstream of this name, if there is one. A caller that keeps it keeps its settings.
-    #[expect(dead_code, reason = "routes, hooks and calls use it")]
     pub(crate) fn get(&self, name: &str) -> Option<Upstream> {
         self.upstreams.load().get(name).cloned()
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use http::HeaderMap;
 use http_body_util::{Either, Full};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
@@ -12,6 +13,7 @@ use super::closing::{Cut, Inbound};
 use super::connection::HttpConnection;
 use super::leaving::{Handed, Leaving, set_handed};
 use super::piece::{Held, Open, Piece};
+use super::proxy::answer::PassedBody;
 use super::upgrade::Relayed;
 use crate::http::web::problem::Problem;
 use crate::http::web::reply::Reply;
@@ -58,8 +60,18 @@ enum Content {
     Stream(Going),
     /// Events that a shard writes.
     Relayed(Box<(Relayed, Turn)>),
+    /// The answer of an upstream.
+    Passed(Box<Passed>),
     /// hyper has the whole answer.
     Leaving,
+}
+
+/// An answer of an upstream. Until it ends, it is the gateway's turn.
+struct Passed {
+    body: PassedBody,
+    /// Set when all pieces have come: the trailers, if there are any.
+    end: Option<Option<HeaderMap>>,
+    turn: Turn,
 }
 
 /// A stream. Until it ends, it is the gateway's turn.
@@ -174,6 +186,11 @@ impl Answer {
         Answer::new(Content::Relayed(Box::new((relayed, turn))))
     }
 
+    /// The answer of an upstream.
+    pub(super) fn passed(body: PassedBody, turn: Turn) -> Answer {
+        Answer::new(Content::Passed(Box::new(Passed { body, end: None, turn })))
+    }
+
     /// No body, for the answer to a `HEAD`.
     pub(super) fn empty() -> Answer {
         Answer::new(Content::Empty)
@@ -218,6 +235,45 @@ impl Answer {
     }
 }
 
+impl Answer {
+    /// The next piece of an upstream's answer, or its trailers.
+    fn poll_passed(&mut self, cx: &mut Context<'_>) -> Poll<Option<PieceOrError>> {
+        let Content::Passed(passed) = &mut self.content else { return Poll::Ready(None) };
+        let Passed { body, end, turn } = &mut **passed;
+        let connection = turn.connection();
+        if end.is_none() {
+            match ready!(body.poll_frame(connection.now(), cx)).transpose() {
+                Ok(Some(frame)) => match frame.into_data() {
+                    Ok(data) if body.is_end_stream() => {
+                        self.content = match &self.leaving {
+                            Some(_) => Content::Leaving,
+                            None => Content::Empty,
+                        };
+                        return Poll::Ready(Some(Ok(Frame::data(self.last(data)))));
+                    }
+                    Ok(data) => {
+                        if connection.dialect() == Dialect::Http2 && self.leaving.is_none() {
+                            self.leaving = Some(connection.watch_answer());
+                        }
+                        return Poll::Ready(Some(Ok(Frame::data(self.part(data)))));
+                    }
+                    Err(frame) => *end = Some(frame.into_trailers().ok()),
+                },
+                Ok(None) => *end = Some(None),
+                Err(error) => return Poll::Ready(Some(Err(error))),
+            }
+        }
+        if let Some(leaving) = &self.leaving {
+            ready!(leaving.poll_gone(cx));
+        }
+        let trailers = end.take().flatten();
+        self.content = Content::Empty;
+        Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))))
+    }
+}
+
+type PieceOrError = Result<Frame<Piece>, std::io::Error>;
+
 fn whole(full: Full<Bytes>) -> Content {
     let mut full = full;
     let frame = Pin::new(&mut full).poll_frame(&mut Context::from_waker(std::task::Waker::noop()));
@@ -257,6 +313,7 @@ impl Body for Answer {
                 let piece = ready!(relayed.0.poll_piece(cx));
                 return Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))));
             }
+            Content::Passed(_) => return answer.poll_passed(cx),
             Content::Leaving => {
                 if let Some(leaving) = &answer.leaving {
                     ready!(leaving.poll_gone(cx));
@@ -276,6 +333,7 @@ impl Body for Answer {
             | Content::Whole(_)
             | Content::Stream(_)
             | Content::Relayed(_)
+            | Content::Passed(_)
             | Content::Leaving => false,
         }
     }
@@ -285,6 +343,7 @@ impl Body for Answer {
             Content::Empty | Content::Leaving => SizeHint::with_exact(0),
             Content::Text(text) => SizeHint::with_exact(text.len() as u64),
             Content::Whole(rest) => SizeHint::with_exact(rest.len() as u64),
+            Content::Passed(passed) => passed.body.size_hint(),
             Content::Stream(_) | Content::Relayed(_) => SizeHint::default(),
         }
     }

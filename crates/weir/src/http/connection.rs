@@ -10,6 +10,7 @@ use super::Edge;
 use super::interim::Interim;
 use super::leaving::Leaving;
 use super::orders::{Order, Orders};
+use super::proxy::tunnel::Tunnel;
 use crate::limits::admission::AcceptOrder;
 use crate::limits::http_ledger::Ledger;
 use crate::observe::counters::http::{Dialect, End};
@@ -74,6 +75,12 @@ pub(crate) struct HttpConnection {
     /// The request that asked for an upgrade. The upgrade takes the connection from HTTP.
     parked: Mutex<Option<Request<()>>>,
     is_parked: AtomicBool,
+    /// Whether the gateway does not read the body that comes, because an upstream does not take it.
+    holds_body: AtomicBool,
+    /// Whether the end of the peer's side ends the request in progress; only over HTTP/1.1.
+    watches_peer: AtomicBool,
+    /// What the connection becomes when its last answer has left.
+    tunnel: Mutex<Option<Box<Tunnel>>>,
 }
 
 /// The phase of a connection.
@@ -130,6 +137,9 @@ impl HttpConnection {
             orders: Orders::default(),
             parked: Mutex::new(None),
             is_parked: AtomicBool::new(false),
+            holds_body: AtomicBool::new(false),
+            watches_peer: AtomicBool::new(false),
+            tunnel: Mutex::new(None),
         })
     }
 
@@ -193,7 +203,10 @@ impl HttpConnection {
     /// Notes that a head has come. Returns the number of requests so far, including this one.
     pub(super) fn asked(&self, has_body: bool) -> u32 {
         match self.dialect {
-            Dialect::Http1 => self.set(if has_body { Phase::Body } else { Phase::Asked }),
+            Dialect::Http1 => {
+                self.holds_body.store(false, Ordering::Relaxed);
+                self.set(if has_body { Phase::Body } else { Phase::Asked });
+            }
             Dialect::Http2 => self.touch(),
         }
         // One task takes all heads, over HTTP/2 too.
@@ -259,8 +272,49 @@ impl HttpConnection {
         }
     }
 
+    /// The body of a request over HTTP/1.1 waits for an upstream, or for the peer again.
+    pub(super) fn hold_body(&self, is_held: bool) {
+        if self.dialect == Dialect::Http2 || self.phase() != Phase::Body {
+            return;
+        }
+        let was_held = self.holds_body.load(Ordering::Relaxed);
+        if was_held && !is_held {
+            // From now on the peer is waited for.
+            self.set(Phase::Body);
+        }
+        if was_held != is_held {
+            self.holds_body.store(is_held, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the peer's end has to end the request in progress; over HTTP/2 a reset does that.
+    pub(super) fn watch_peer(&self, is_watched: bool) {
+        if self.dialect == Dialect::Http1 {
+            self.watches_peer.store(is_watched, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn watches_peer(&self) -> bool {
+        self.watches_peer.load(Ordering::Relaxed)
+    }
+
+    /// Keeps the tunnel for the connection's task, until the answer has left.
+    pub(super) fn become_tunnel(&self, tunnel: Box<Tunnel>) {
+        *self.tunnel.lock().expect("no panic happens under a connection's lock") = Some(tunnel);
+    }
+
+    /// Takes the tunnel. It is no phase of a request, so no time of a request runs any more.
+    pub(super) fn take_tunnel(&self) -> Option<Box<Tunnel>> {
+        let tunnel = self.tunnel.lock().expect("no panic happens under a connection's lock").take();
+        if tunnel.is_some() {
+            self.set(Phase::Asked);
+        }
+        tunnel
+    }
+
     /// Notes that an answer is ready, or that a stream of answers has ended.
     pub(super) fn answered(&self) {
+        self.watches_peer.store(false, Ordering::Relaxed);
         match self.dialect {
             // The handler did not read the body, so the phase stays `Body` until it has passed.
             Dialect::Http1 if self.phase() == Phase::Body => {}
@@ -356,6 +410,7 @@ impl HttpConnection {
         }
         let (phase, since) = self.state();
         match (phase, self.dialect) {
+            (Phase::Body, Dialect::Http1) if self.holds_body.load(Ordering::Relaxed) => None,
             (Phase::First | Phase::Idle | Phase::Head | Phase::Body, _)
             | (Phase::Answered, Dialect::Http2) => Some(since),
             (Phase::Asked, _) | (Phase::Answered, Dialect::Http1) => None,
@@ -374,6 +429,7 @@ impl HttpConnection {
         }
         let (phase, since) = self.state();
         let (term, end) = match phase {
+            Phase::Body if self.holds_body.load(Ordering::Relaxed) => return None,
             Phase::First | Phase::Head => (terms.head, End::HeadTimeout),
             Phase::Idle => (terms.idle, End::IdleTimeout),
             Phase::Body => (terms.body, End::BodyTimeout),

@@ -13,6 +13,7 @@ use super::closing::{close, linger_of};
 use super::connection::{HttpConnection, Phase};
 use super::io_wrapper::IoWrapper;
 use super::orders::Follower;
+use super::proxy::tunnel::Tunnel;
 use super::service::Service;
 use super::upgrade::Taken;
 use crate::base::config::HttpConfig;
@@ -27,6 +28,8 @@ pub(super) enum ConversationEnd {
     Over(End),
     /// An upgrade takes the connection from HTTP.
     Taken(Box<Taken>),
+    /// The connection has become a tunnel to an upstream. The bytes came behind the last request.
+    Tunnel(Box<Tunnel>, Stream, Vec<u8>),
 }
 
 /// How admission counts a connection: as unsettled until its first request is there.
@@ -85,6 +88,10 @@ pub(super) async fn converse(
     let is_unread = !parts.read_buf.is_empty() || !ahead.is_empty();
     // HTTP/2 is off, or its preface came behind a request. hyper leaves the answer to us.
     let is_h2 = parts.read_buf.starts_with(PREFACE);
+    if let (Step::Over(Ok(())), Some(tunnel)) = (&step, connection.take_tunnel()) {
+        let read_ahead = [&parts.read_buf[..], &ahead].concat();
+        return ConversationEnd::Tunnel(tunnel, stream, read_ahead);
+    }
     match step {
         Step::Parked => {
             let mut read_ahead = Vec::from(parts.read_buf);

@@ -10,9 +10,10 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use weir_engine::Share;
 
 use super::connection::HttpConnection;
+use super::orders::Order;
 use super::table::Table;
 use crate::base::peer_charge::{NoRoom, PeerCharge};
-use crate::observe::counters::http::Dialect;
+use crate::observe::counters::http::{Dialect, End};
 use crate::tls::stream::Stream;
 
 /// A stream that tells its connection when bytes come, when the socket takes none, and when all
@@ -173,6 +174,9 @@ impl AsyncWrite for IoWrapper {
         let io_wrapper = self.get_mut();
         ready!(io_wrapper.poll_due(cx))?;
         let IoWrapper { stream, connection, .. } = io_wrapper;
+        if connection.watches_peer() && stream.poll_gone(cx).is_ready() {
+            connection.orders.tell(Order::End(End::Peer));
+        }
         let flushed = Pin::new(stream).poll_flush(cx);
         match flushed {
             Poll::Ready(_) => connection.flushed(),

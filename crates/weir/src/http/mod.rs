@@ -11,12 +11,13 @@
 //! is the state of one connection, and `orders` tells its task to end. `io_wrapper` watches the
 //! bytes of a connection. `leaving` watches the progress of answers over HTTP/2, and `piece` is one
 //! piece of an answer. `table` counts the bytes that header tables keep. `threads` chooses the
-//! threads of the edge. `api` answers the requests of the public API. `limits::http_ledger`
-//! accounts for the bytes of requests and answers.
+//! threads of the edge. `api` answers the requests of the public API, and `proxy` passes those of
+//! `[[http.routes]]` on. `limits::http_ledger` accounts for the bytes of requests and answers.
 
 mod api;
 mod arrival;
 mod body;
+mod checks;
 mod closing;
 mod connection;
 mod h1;
@@ -26,6 +27,7 @@ mod io_wrapper;
 mod leaving;
 pub(crate) mod orders;
 mod piece;
+mod proxy;
 mod record;
 mod registry;
 mod service;
@@ -46,6 +48,7 @@ use arrival::Arrival;
 pub(crate) use connection::Caller;
 use connection::HttpConnection;
 use h1::{Admitted, ConversationEnd};
+use proxy::Proxy;
 use registry::Registry;
 pub(crate) use threads::Threads;
 use threads::Turns;
@@ -64,6 +67,7 @@ use crate::tls::stream::Stream;
 pub(crate) struct Edge {
     shared: Arc<SharedState>,
     api: Api,
+    proxy: Proxy,
     registry: Registry,
     counters: Arc<Counters>,
     h1: http1::Builder,
@@ -91,6 +95,7 @@ impl Edge {
         Edge {
             shared: Arc::clone(shared),
             api: Api::new(handle.clone(), &config),
+            proxy: Proxy::new(&config, shared.counters()),
             registry: Registry::new(&config, share),
             counters: Arc::clone(shared.counters()),
             h1: h1::builder(&config.http),
@@ -211,8 +216,17 @@ async fn serve(
             ConversationEnd::Over(h2::converse(&connection, stream, ahead).await)
         }
     };
+    let outcome = match outcome {
+        ConversationEnd::Tunnel(tunnel, stream, ahead) => {
+            let now = || connection.now();
+            let end = Box::pin(tunnel.run(stream, ahead, &connection.orders, now)).await;
+            ConversationEnd::Over(end)
+        }
+        outcome @ (ConversationEnd::Over(_) | ConversationEnd::Taken(_)) => outcome,
+    };
     drop(member);
     match outcome {
+        ConversationEnd::Tunnel(..) => {}
         ConversationEnd::Over(end) => edge.counters.http.leave(dialect, end),
         ConversationEnd::Taken(taken) => {
             edge.counters.http.leave(dialect, End::Moved);

@@ -6,22 +6,22 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
-use http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST};
+use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 use hyper::body::{Body as _, Incoming};
 use tracing::Instrument as _;
 
 use super::body::{Answer, Asking, Turn};
+use super::checks::{check_coding, check_host};
 use super::closing::pass_over;
 use super::connection::{HttpConnection, Phase};
 use super::orders::Order;
 use super::piece::Open;
+use super::proxy::{self, Found, Passed, Reached};
 use super::record::{Asker, LoggedAnswer, Noted, record_at_once};
 use super::upgrade::{Admitting, Path, Relayed, UpgradeRequest, relay};
-use crate::base::host::Host;
-use crate::base::origin::default_port;
-use crate::http::web::body::{is_chunked_alone, is_passed_over};
+use crate::http::web::body::is_passed_over;
 use crate::http::web::problem::{Kind, Problem};
 use crate::observe::access::ids::{Ids, Wanted};
 use crate::observe::counters::http::Dialect;
@@ -57,13 +57,6 @@ enum Route {
     Connect,
     Sse,
     Api,
-}
-
-/// A refusal with a fixed text.
-struct Refusal {
-    status: StatusCode,
-    document: &'static str,
-    allow: Option<&'static str>,
 }
 
 impl Route {
@@ -107,6 +100,16 @@ impl Service {
             let (head, body) = request.into_parts();
             pass_over(connection, body);
             return asked.at_once(connection, &head, refusal.answer());
+        }
+        match self.found(&request) {
+            Found::Nothing => {}
+            Found::Route(route) => return self.pass(asked, request, stream, route),
+            Found::Ambiguous => {
+                let (head, body) = request.into_parts();
+                pass_over(connection, body);
+                let reply = ambiguous().into_response();
+                return asked.at_once(connection, &head, Answer::of(reply, Turn::of(connection)));
+            }
         }
         match Route::of(request.uri().path()) {
             Route::Hello if matches!(*request.method(), Method::GET | Method::HEAD) => {
@@ -164,6 +167,61 @@ impl Service {
             let request = request.map(|body| Asking::new(body, Arc::clone(&connection), expects));
             let reply = connection.edge.api.answer(&connection.caller, request).await;
             asked.answered(&connection, noted.as_deref(), Answer::of(reply, turn))
+        };
+        Answering::Slow(Box::pin(answering.instrument(span)))
+    }
+
+    /// The route of a request that Weir does not answer itself.
+    fn found(&self, request: &Request<Incoming>) -> Found {
+        let edge = &self.connection.edge;
+        let config = edge.shared.config();
+        match config.http.routes.is_empty() || edge.api.is_own(request.uri().path()) {
+            true => Found::Nothing,
+            false => edge.proxy.find(&config, request),
+        }
+    }
+
+    /// Passes a request on to an upstream.
+    fn pass(
+        &self,
+        asked: Asked,
+        request: Request<Incoming>,
+        stream: Option<u32>,
+        route: Arc<proxy::Route>,
+    ) -> Answering {
+        let expects = stream.filter(|_| expects_continue(request.headers()));
+        let turn = Turn::of(&self.connection);
+        let noted = asked.began.map(|began| Noted::of(began, &request));
+        let span = asked.ids.span();
+        let answering = async move {
+            let connection = Arc::clone(turn.connection());
+            let how = (expects, &asked.ids);
+            let Passed { outcome, device } = proxy::pass(&connection, request, how, &route).await;
+            let (mut answer, tunnel) = match outcome {
+                Ok(Reached::Answer(answer)) => (
+                    answer.map(|body| match body {
+                        Some(body) => Answer::passed(body, turn),
+                        None => Answer::empty(),
+                    }),
+                    None,
+                ),
+                Ok(Reached::Tunnel(answer, tunnel)) => {
+                    (answer.map(|()| Answer::empty()), Some(tunnel))
+                }
+                Err(problem) => (Answer::of(problem.into_response(), turn), None),
+            };
+            if let Some(device) = device.filter(|_| noted.is_some()) {
+                answer.extensions_mut().insert(Asker((&*device).into()));
+            }
+            let is_tunnel = tunnel.is_some();
+            if let Some(tunnel) = tunnel {
+                connection.become_tunnel(tunnel);
+            }
+            let mut answer = asked.answered(&connection, noted.as_deref(), answer);
+            if is_tunnel {
+                answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
+            }
+            answer
         };
         Answering::Slow(Box::pin(answering.instrument(span)))
     }
@@ -430,6 +488,12 @@ impl Asked {
     }
 }
 
+fn ambiguous() -> Problem {
+    let detail =
+        "the path has a segment \".\" or \"..\", which services may resolve in different ways";
+    Problem::field("path", detail)
+}
+
 /// Lets a shard feed a stream of HTTP/2 with events.
 async fn relayed(
     connection: &Arc<HttpConnection>,
@@ -468,75 +532,10 @@ fn hello(head: &mut Parts, text: &'static str, is_h2: bool) -> Response<Answer> 
     answer
 }
 
-/// A request names one well-formed host (RFC 9112 section 3.2, RFC 9113 section 8.3.1). HTTP/1.0
-/// need not.
-fn check_host(request: &Request<Incoming>) -> Result<(), &'static Refusal> {
-    let mut hosts = request.headers().get_all(HOST).iter();
-    let (header, None) = (hosts.next(), hosts.next()) else { return Err(&BAD_HOST) };
-    let target = match request.uri().authority() {
-        Some(target) => Some(Host::parse(target.as_str()).ok_or(&BAD_HOST)?),
-        None => None,
-    };
-    let is_named = match header.map(HeaderValue::to_str) {
-        // If the target has no host, an HTTP/1.1 request has an empty header.
-        Some(Ok("")) => request.version() != Version::HTTP_2,
-        Some(Ok(text)) => Host::parse(text).is_some_and(|host| match target {
-            Some(target) if request.version() == Version::HTTP_2 => {
-                is_same(request, &host, &target)
-            }
-            Some(_) | None => true,
-        }),
-        Some(Err(_)) => false,
-        None => match request.version() {
-            Version::HTTP_11 => false,
-            Version::HTTP_2 => target.is_some(),
-            _ => true,
-        },
-    };
-    is_named.then_some(()).ok_or(&BAD_HOST)
-}
-
-/// Whether both hosts name the same server. A missing port is that of the request's scheme.
-fn is_same(request: &Request<Incoming>, one: &Host<'_>, other: &Host<'_>) -> bool {
-    let port = request.uri().scheme_str().and_then(default_port);
-    one.has_name_of(other) && one.port().or(port) == other.port().or(port)
-}
-
 /// Whether the sender of a body waits for `100 Continue`.
 fn expects_continue(headers: &HeaderMap) -> bool {
     headers.get(EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"))
 }
 
-/// Refuses every transfer coding except `chunked` (RFC 9112 section 6.1).
-fn check_coding(request: &Request<Incoming>) -> Result<(), &'static Refusal> {
-    is_chunked_alone(request.headers()).then_some(()).ok_or(&UNKNOWN_CODING)
-}
-
-impl Refusal {
-    fn answer(&self) -> Response<Answer> {
-        let mut answer = Response::new(Answer::text(self.document));
-        *answer.status_mut() = self.status;
-        let headers: &mut HeaderMap = answer.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        if let Some(allow) = self.allow {
-            headers.insert(ALLOW, HeaderValue::from_static(allow));
-        }
-        answer
-    }
-}
-
 /// A map with more capacity is freed, and does not wait for its answer to leave.
 const HEADERS_REUSED_MAX: usize = 48;
-
-static BAD_HOST: Refusal = Refusal {
-    status: StatusCode::BAD_REQUEST,
-    document: r#"{"type":"urn:problem-type:weir:invalid-request","title":"The request is invalid","status":400,"detail":"a request names exactly one host: a host name or an address, and an optional port","field":"Host"}"#,
-    allow: None,
-};
-
-static UNKNOWN_CODING: Refusal = Refusal {
-    status: StatusCode::NOT_IMPLEMENTED,
-    document: r#"{"type":"urn:problem-type:weir:unknown-coding","title":"The transfer coding is not known","status":501,"detail":"this server knows only the transfer coding chunked, used once","field":"Transfer-Encoding"}"#,
-    allow: None,
-};

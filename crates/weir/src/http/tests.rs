@@ -97,6 +97,7 @@ async fn taken(conversation: JoinHandle<ConversationEnd>) -> Box<Taken> {
     match timeout(PATIENCE, conversation).await.expect("it ends in time").unwrap() {
         ConversationEnd::Taken(taken) => taken,
         ConversationEnd::Over(end) => panic!("it is over: {end:?}"),
+        ConversationEnd::Tunnel(..) => panic!("no route leads to an upstream"),
     }
 }
 
@@ -230,6 +231,7 @@ async fn who_goes_away_is_not_kept() {
     drop(peer);
     // The end comes before the connection is taken, or behind the request: then the stream ends.
     match timeout(PATIENCE, conversation).await.unwrap().unwrap() {
+        ConversationEnd::Tunnel(..) => panic!("no route leads to an upstream"),
         ConversationEnd::Over(end) => assert_eq!(end, End::Peer),
         ConversationEnd::Taken(mut taken) => {
             assert_eq!(taken.stream.read(&mut [0; 8]).await.unwrap(), 0);

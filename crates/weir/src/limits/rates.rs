@@ -54,10 +54,14 @@ impl Rates {
     /// Changes the rate; 0: no limit.
     pub(crate) fn limit(&self, per_second: u32, burst: u32) {
         if per_second > 0 {
-            self.buckets.get_or_init(|| (0..PLACES).map(|_| Mutex::default()).collect());
+            self.buckets();
         }
         let rate = u64::from(per_second) << 32 | u64::from(burst.max(1));
         self.rate.store(rate, Ordering::Release);
+    }
+
+    fn buckets(&self) -> &[Mutex<Bucket>] {
+        self.buckets.get_or_init(|| (0..PLACES).map(|_| Mutex::default()).collect())
     }
 
     fn rate(&self) -> Option<Rate> {
@@ -75,7 +79,21 @@ impl Rates {
 
     /// Takes one message, or returns the time that it must wait.
     pub(crate) fn take(&self, sender: impl Hash, now: Nanos) -> Result<(), Duration> {
-        let (Some(rate), Some(buckets)) = (self.rate(), self.buckets.get()) else { return Ok(()) };
+        match self.rate() {
+            Some(rate) => self.take_at(sender, rate, now),
+            None => Ok(()),
+        }
+    }
+
+    /// The same at a rate that the caller chooses. Senders that it limits at several rates need a
+    /// bucket for each: it adds the rate's name to the sender.
+    pub(crate) fn take_at(
+        &self,
+        sender: impl Hash,
+        rate: Rate,
+        now: Nanos,
+    ) -> Result<(), Duration> {
+        let buckets = self.buckets();
         #[expect(clippy::cast_possible_truncation, reason = "some bits of a hash do")]
         let place = self.hasher.hash_one(sender) as usize % PLACES;
         let mut bucket = buckets[place].lock().expect("no panic happens under these locks");

@@ -8,6 +8,7 @@ use super::Gateway;
 use super::families::Families;
 use crate::limits::http_ledger::NoShare;
 use crate::observe::counters::http::{Dialect, Discarded, End};
+use crate::observe::counters::routes::RouteFailure;
 
 impl Gateway {
     pub(super) fn http(&self, to: &mut Families<'_>) -> fmt::Result {
@@ -36,7 +37,42 @@ impl Gateway {
             Discarded::ALL
                 .map(|outcome| ([("outcome", outcome.name())], counts.discarded(outcome))),
         )?;
+        self.routes(to)?;
         self.http_memory(to)
+    }
+
+    fn routes(&self, to: &mut Families<'_>) -> fmt::Result {
+        let routes = self.handle.counters().routes.all();
+        let answers = routes.iter().flat_map(|route| {
+            route
+                .answers()
+                .map(|(class, count)| ([("route", route.name()), ("status", class)], count))
+        });
+        to.counters(
+            "weir_route_requests",
+            "Requests answered on routes to upstreams, by route (host and prefix) and class of the status.",
+            answers,
+        )?;
+        let failures = routes.iter().flat_map(|route| {
+            RouteFailure::ALL.map(|cause| {
+                ([("route", route.name()), ("cause", cause.name())], route.failures(cause))
+            })
+        });
+        to.counters(
+            "weir_route_failures",
+            "Requests on routes to upstreams that were refused, got no answer, or whose answers broke off, by route and cause.",
+            failures,
+        )?;
+        to.gauges(
+            "weir_route_requests_in_progress",
+            "Requests on routes to upstreams whose answers have not left, WebSockets included, by route.",
+            routes.iter().map(|route| ([("route", route.name())], route.in_progress() as u64)),
+        )?;
+        to.gauges(
+            "weir_route_tunnels",
+            "Open WebSockets to upstreams, by route.",
+            routes.iter().map(|route| ([("route", route.name())], route.tunnels() as u64)),
+        )
     }
 
     fn http_memory(&self, to: &mut Families<'_>) -> fmt::Result {

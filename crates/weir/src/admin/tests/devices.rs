@@ -11,7 +11,8 @@ use crate::DeviceStore;
 async fn start() -> Server {
     let limits = BatchLimits::default();
     let devices = DeviceStore::new(Arc::new(Memory::new()), &limits, Secrets::new(&[1; 32]));
-    Server::start_with(Config::default(), |builder| builder.devices(Arc::new(devices))).await
+    let embed = |builder: crate::GatewayBuilder| builder.devices(Arc::new(devices));
+    Box::pin(Server::start_with(Config::default(), embed)).await
 }
 
 const CSV: &str = "POST /v1/devices\nContent-Type: text/csv; charset=utf-8";

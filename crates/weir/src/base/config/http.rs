@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
+use ipnet::IpNet;
+
 use super::keys::{HOUR, SECOND};
+use super::routes::{ROUTES_MAX, RouteConfig};
 use super::{HOSTS_MAX, HOSTS_REASON, TICK};
 
 crate::config_table! {
@@ -82,7 +85,17 @@ crate::config_table! {
         /// not checked.
         hosts: Vec<String>, range(0..=HOSTS_MAX), unit("names"), reason(HOSTS_REASON),
             allowed("at most {HOSTS_MAX} host names, each with or without a port"), reload();
+        /// Networks of HTTP proxies in front whose `X-Forwarded-For`, `-Proto` and `-Host` services
+        /// behind `[[http.routes]]` may believe. From all others these headers are replaced.
+        forwarding_networks: Vec<IpNet>, range(0..=NETWORKS_MAX), unit("networks"),
+            reason(": a request is compared with all of them"), reload();
+        /// Requests that go on to an upstream: see docs/reverse-proxy.md. Only the file can set
+        /// them.
+        routes: Vec<RouteConfig>, range(0..=ROUTES_MAX), unit("routes"),
+            reason(": a request is compared with all of them"),
+            allowed("at most {ROUTES_MAX}, each with a host and prefix of its own"), reload();
     }
 }
 
 const ORIGINS_MAX: u64 = 256;
+const NETWORKS_MAX: u64 = 256;

@@ -313,6 +313,33 @@ impl Api {
         }
     }
 
+    /// Whether Weir answers the path itself, whatever the routes say.
+    pub(crate) fn is_own(&self, path: &str) -> bool {
+        // Most paths of services begin otherwise.
+        let is_candidate = OWN_BEGINNINGS.iter().any(|beginning| path.starts_with(beginning));
+        is_candidate && self.router.at(path).is_ok_and(|found| !matches!(found.value, Route::Hello))
+    }
+
+    /// The sender of a request to a route that asks for a token. A certificate counts as one.
+    ///
+    /// Errors: 401 without a token, also where anonymous devices are admitted; 403 for a page of
+    /// another origin that uses the certificate of its browser.
+    pub(crate) async fn identified(
+        &self,
+        caller: &Caller,
+        head: &Parts,
+    ) -> Result<Requester, Problem> {
+        let shown = match self.shown(caller, head)? {
+            Shown::Nothing(_) if caller.identity.is_none() => return Err(no_token()),
+            shown @ Shown::Nothing(_) => {
+                self.check_page(caller, head, true)?;
+                shown
+            }
+            shown @ (Shown::Known(_) | Shown::Asks(..) | Shown::Wrong) => shown,
+        };
+        self.requester(caller, shown).await
+    }
+
     /// Looks the token of a request up.
     ///
     /// Errors: 421 without a token, for a host that is not this server.
@@ -355,10 +382,7 @@ impl Api {
         identified.map_err(|no_bearer| match (no_bearer, is_shown) {
             (NoBearer::Unavailable, _) => Problem::store_unavailable(),
             (NoBearer::Limited(after), _) => Problem::too_many_tokens(after),
-            (NoBearer::Unknown, false) => Problem::unauthorized(
-                "Bearer realm=\"weir\"",
-                "send one header \"Authorization: Bearer TOKEN\" with the token of a device or a service",
-            ),
+            (NoBearer::Unknown, false) => no_token(),
             (NoBearer::Unknown, true) => Problem::unauthorized(
                 "Bearer realm=\"weir\", error=\"invalid_token\"",
                 "the token does not belong to a device or a service, or the certificate names another device",
@@ -381,6 +405,13 @@ impl Api {
             reply.extensions_mut().insert(Asker(device.into()));
         }
     }
+}
+
+fn no_token() -> Problem {
+    Problem::unauthorized(
+        "Bearer realm=\"weir\"",
+        "send one header \"Authorization: Bearer TOKEN\" with the token of a device or a service",
+    )
 }
 
 /// Reads and drops the body of a request while the work goes on, so that hyper does not keep it.
@@ -412,6 +443,7 @@ fn options(route: Route) -> Reply {
     reply
 }
 
+const OWN_BEGINNINGS: [&str; 3] = ["/v1/", "/auth/", "/openapi.json"];
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// After so many messages, other tasks of the thread have their turn.
 const FRAMES_AT_A_TIME: usize = 16;

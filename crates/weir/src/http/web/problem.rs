@@ -84,6 +84,21 @@ pub(crate) enum Kind {
     NodeSilent,
     /// The server does not listen yet, or it drains.
     NotReady,
+    /// An upstream has not answered.
+    Service(ServiceFault),
+}
+
+/// Why an upstream has not answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ServiceFault {
+    /// None of its endpoints can be reached.
+    Unreachable,
+    /// It broke off, or its answer is no HTTP.
+    Broken,
+    /// It has no room for one more request.
+    Busy,
+    /// It did not answer in time.
+    Timeout,
 }
 
 /// The place of a message in a request body, for the member `field` of a problem.
@@ -99,8 +114,6 @@ impl Kind {
     /// The last part of its `type`, its title and its status.
     pub(crate) const fn facts(self) -> (&'static str, &'static str, StatusCode) {
         use StatusCode as S;
-        const UNAVAILABLE: S = S::SERVICE_UNAVAILABLE;
-        const TOO_MANY: S = S::TOO_MANY_REQUESTS;
         match self {
             Kind::InvalidRequest => ("invalid-request", "The request is invalid", S::BAD_REQUEST),
             Kind::Unauthorized => ("unauthorized", "A valid token is required", S::UNAUTHORIZED),
@@ -167,6 +180,23 @@ impl Kind {
             Kind::ShardSilent => ("shard-silent", "A shard does not answer", UNAVAILABLE),
             Kind::NodeSilent => ("node-silent", "A node does not answer", UNAVAILABLE),
             Kind::NotReady => ("not-ready", "Not ready", UNAVAILABLE),
+            Kind::Service(fault) => fault.facts(),
+        }
+    }
+}
+
+impl ServiceFault {
+    const fn facts(self) -> (&'static str, &'static str, StatusCode) {
+        use StatusCode as S;
+        match self {
+            ServiceFault::Unreachable => {
+                ("service-unreachable", "The service cannot be reached", S::BAD_GATEWAY)
+            }
+            ServiceFault::Broken => ("service-broken", "The service broke off", S::BAD_GATEWAY),
+            ServiceFault::Busy => ("service-busy", "The service is busy", S::SERVICE_UNAVAILABLE),
+            ServiceFault::Timeout => {
+                ("service-timeout", "The service did not answer in time", S::GATEWAY_TIMEOUT)
+            }
         }
     }
 }
@@ -338,6 +368,10 @@ impl Problem {
         Self::retry(Kind::BrokerUnavailable, Duration::from_secs(1), detail)
     }
 
+    pub(crate) fn status(&self) -> StatusCode {
+        self.kind.facts().2
+    }
+
     pub(crate) fn document(&self) -> Document<'_> {
         let (slug, title, status) = self.kind.facts();
         Document {
@@ -413,6 +447,8 @@ fn clipped(mut text: String, bytes_max: usize) -> String {
     text
 }
 
+const UNAVAILABLE: StatusCode = StatusCode::SERVICE_UNAVAILABLE;
+const TOO_MANY: StatusCode = StatusCode::TOO_MANY_REQUESTS;
 /// What was asked for is understood, but cannot be done with what there is.
 const UNFIT: StatusCode = StatusCode::UNPROCESSABLE_ENTITY;
 /// Our longest text has some 300 bytes.

@@ -156,8 +156,8 @@ fn stripe() -> usize {
 static NEXT_STRIPE: AtomicUsize = AtomicUsize::new(0);
 /// More threads seldom answer requests; if they do, two share a stripe.
 const STRIPES: usize = 16;
-const CLASSES: usize = 5;
-const CLASS_NAMES: [&str; CLASSES] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+pub(crate) const CLASSES: usize = 5;
+pub(crate) const CLASS_NAMES: [&str; CLASSES] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
 #[cfg(test)]
 mod tests {

@@ -4,6 +4,7 @@ pub(crate) mod activation;
 mod auth;
 pub(crate) mod http;
 mod readers;
+pub(crate) mod routes;
 mod times;
 pub(crate) mod tls;
 pub(crate) mod udp;
@@ -20,6 +21,7 @@ use crate::base::model::SubscribeError;
 use crate::base::model::{PublishError, Target};
 use crate::observe::counters::activation::ActivationCounts;
 use crate::observe::counters::http::HttpCounts;
+use crate::observe::counters::routes::RouteCounts;
 use crate::observe::counters::tls::TlsCounts;
 use crate::observe::counters::udp::UdpCounts;
 pub use auth::{AuthOutcome, RefreshOutcome};
@@ -67,6 +69,7 @@ pub struct Counters {
     pub(crate) settle_times: Times,
     pub(crate) tls: TlsCounts,
     pub(crate) http: HttpCounts,
+    pub(crate) routes: RouteCounts,
     pub(crate) udp: UdpCounts,
     /// Readers of the stream of figures.
     pub(crate) stats: ReaderCounts,

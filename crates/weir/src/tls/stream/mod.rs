@@ -1,6 +1,7 @@
 //! The bytes of a connection on the front, with or without TLS.
 
 use std::io::{self, ErrorKind, IoSlice};
+use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -125,6 +126,16 @@ impl Stream {
 
     pub(crate) fn socket(&self) -> &TcpStream {
         &self.socket
+    }
+
+    /// Ready when the peer has ended its side, or the socket has failed, and no bytes are left to
+    /// read.
+    pub(crate) fn poll_gone(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut byte = [MaybeUninit::uninit()];
+        match ready!(self.socket.poll_peek(cx, &mut ReadBuf::uninit(&mut byte))) {
+            Ok(1..) => Poll::Pending,
+            Ok(0) | Err(_) => Poll::Ready(()),
+        }
     }
 
     /// Whether the stream has no TLS.

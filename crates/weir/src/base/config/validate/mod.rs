@@ -8,6 +8,7 @@ mod cluster;
 mod hooks;
 mod jwt;
 mod origins;
+mod routes;
 mod tls;
 mod udp;
 mod upstreams;
@@ -54,6 +55,7 @@ impl Config {
         self.check_activation()?;
         self.check_upstreams()?;
         self.check_hooks()?;
+        self.check_routes()?;
         self.check_classes(self.retention_bytes(resources))
     }
 
