@@ -38,10 +38,10 @@ pub use base::config::{
     AccessLogConfig, AccessLogFormat, ActivationConfig, Actor, AdminConfig, AdminScope,
     AdminTokenConfig, AuthConfig, CertificateConfig, ClientAuth, ClientIdentity, ClusterConfig,
     Config, ConfigError, ConnectHookConfig, ConnectionConfig, DurationError, EngineConfig,
-    HooksConfig, HttpConfig, JwtAlgorithm, JwtConfig, JwtKeyConfig, LimitsConfig, ListenConfig,
-    MemoryConfig, OnFailure, PublishHookConfig, RedisUrls, RefreshHookConfig, Right, RouteAuth,
-    RouteConfig, Scope, ServiceConfig, SubscribeHookConfig, TcpConfig, ThreadsConfig, TlsConfig,
-    TlsVersion, TokenConfig, TopicClass, UdpConfig, UpstreamConfig, UpstreamProtocol,
+    HooksConfig, HttpConfig, JwtAlgorithm, JwtConfig, JwtIssuerConfig, JwtKeyConfig, LimitsConfig,
+    ListenConfig, MemoryConfig, OnFailure, PublishHookConfig, RedisUrls, RefreshHookConfig, Right,
+    RouteAuth, RouteConfig, Scope, ServiceConfig, SubscribeHookConfig, TcpConfig, ThreadsConfig,
+    TlsConfig, TlsVersion, TokenConfig, TopicClass, UdpConfig, UpstreamConfig, UpstreamProtocol,
     parse_duration,
 };
 pub use base::private::{make_private_directory, warn_if_exposed};

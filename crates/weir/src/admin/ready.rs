@@ -25,7 +25,7 @@ pub(super) struct ReadinessView {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Part)]
 pub(super) struct PartView {
-    /// `listeners`, `shards`, `drain`; `store` and `cache` where they are configured.
+    /// `listeners`, `shards`, `drain`; `store`, `cache` and `issuers` where they are configured.
     part: &'static str,
     /// `ok`, `degraded` (it is ready nevertheless) or `failed`.
     state: &'static str,

@@ -20,7 +20,7 @@ impl Authenticator {
     pub(crate) fn memory(&self) -> CredentialsMemory {
         CredentialsMemory {
             failures: self.attempts.footprint(),
-            verified: self.jwt.as_ref().map(|jwt| jwt.footprint()).unwrap_or_default(),
+            verified: self.jwt.footprint(),
             grants: self.labels().shared.footprint(),
         }
     }

@@ -16,19 +16,18 @@ mod grants;
 pub(crate) mod jwt;
 mod memory;
 mod secrets;
+mod signed;
 mod source;
 mod term;
+mod verifier;
 
 use std::collections::HashSet;
-use std::net::IpAddr;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use tokio::runtime;
-use tokio::task::JoinSet;
 use tokio::time::timeout;
 use weir_engine::Priority;
 use weir_store::Millis;
@@ -46,9 +45,11 @@ pub(crate) use credentials::CredentialsChange;
 use credentials::{ANONYMOUS, CERTIFICATE, Credentials, Who};
 pub(crate) use grants::{Act, Grant, GrantRef, SharedGrants};
 use jwt::Jwt;
+use jwt::issuers::NoNews;
 pub(crate) use secrets::Secrets;
 pub use source::TokenSource;
 pub(crate) use term::Term;
+pub(crate) use verifier::Verifier;
 
 /// Tokens, and the rule for callers without one.
 ///
@@ -63,10 +64,8 @@ pub(crate) struct Authenticator {
     nobody: Grant,
     source: Option<Arc<dyn TokenSource>>,
     confirmed: Confirmed,
-    jwt: Option<Arc<Jwt>>,
-    /// The threads that verify signatures, on which no other work waits. `None`: the caller's
-    /// thread.
-    verifier: Option<runtime::Handle>,
+    jwt: Arc<Jwt>,
+    verifier: Verifier,
     attempts: Attempts,
     counters: Arc<Counters>,
 }
@@ -164,8 +163,8 @@ impl Authenticator {
     pub(crate) fn new(
         config: &Config,
         source: Option<Arc<dyn TokenSource>>,
-        jwt: Option<Arc<Jwt>>,
-        verifier: Option<runtime::Handle>,
+        jwt: Arc<Jwt>,
+        verifier: Verifier,
         counters: Arc<Counters>,
     ) -> Self {
         let credentials = Credentials::new(config, None).expect("the number of tokens was checked");
@@ -184,8 +183,16 @@ impl Authenticator {
 
     /// Prepares the credentials of another configuration, beside those in use.
     ///
-    /// Errors: there are too many new tokens at once.
+    /// Errors: there are too many new tokens at once, or no threads for the first signed ones.
     pub(crate) fn prepare(&self, config: &Config) -> Result<NextCredentials, ConfigError> {
+        if config.auth.jwt.has_keys() {
+            self.verifier.start().map_err(|error| ConfigError {
+                key: "auth.jwt.issuers".to_owned(),
+                value: format!("({} issuers)", config.auth.jwt.issuers.len()),
+                allowed: format!("none while threads cannot start: {error}"),
+                depends_on: &[],
+            })?;
+        }
         let next = Credentials::new(config, Some(&self.credentials.load()))?;
         Ok(NextCredentials(Arc::new(next)))
     }
@@ -196,12 +203,10 @@ impl Authenticator {
         let before = self.credentials.swap(Arc::clone(&next));
         self.version.store(next.version, Ordering::Release);
         self.attempts.limit(&config.auth);
-        if let Some(jwt) = &self.jwt {
-            jwt.limit(&config.limits);
-            // The grants of verified tokens have only the labels that classes named then.
-            if next.labels.named != before.labels.named {
-                jwt.forget_verified();
-            }
+        self.jwt.reload(config);
+        // The grants of verified tokens have only the labels that classes named then.
+        if next.labels.named != before.labels.named {
+            self.jwt.forget_verified();
         }
         next.change_from(&before)
     }
@@ -271,19 +276,27 @@ impl Authenticator {
         })?;
         let asked = match jwt {
             Some(jwt) => self.verify(jwt, token, origin.proven()).await,
-            None => timeout(self.deadline(), self.check_with_source(token)).await.ok().flatten(),
+            None => {
+                let asked = timeout(self.deadline(), self.check_with_source(token)).await;
+                asked.ok().flatten().ok_or(NoNews::Unavailable)
+            }
         };
         match asked {
-            Some(expiring) => {
+            Ok(expiring) => {
                 if expiring.is_some() {
                     attempt.give_back();
                 }
                 self.found(kind, expiring, mark)
             }
-            None => {
+            Err(NoNews::Unavailable) => {
                 attempt.give_back();
                 self.counters.count_authentication(kind, AuthOutcome::Unavailable);
                 Err(NoBearer::Unavailable)
+            }
+            // The attempt counts: a source may name as many unknown keys as invalid tokens.
+            Err(NoNews::Limited(after)) => {
+                self.counters.count_authentication(kind, AuthOutcome::Limited);
+                Err(NoBearer::Limited(after))
             }
         }
     }
@@ -302,26 +315,6 @@ impl Authenticator {
         }
     }
 
-    /// The properties of a signed token, if it is valid. The outer `None`: it was not verified in
-    /// time.
-    async fn verify(
-        &self,
-        jwt: &Arc<Jwt>,
-        token: &str,
-        source: Option<IpAddr>,
-    ) -> Option<Option<Arc<ExpiringCredential>>> {
-        self.counters.count_verification();
-        let Some(verifier) = &self.verifier else {
-            return Some(jwt.verify(token, unix_time(), &self.labels(), source));
-        };
-        let (jwt, labels, token) = (Arc::clone(jwt), self.labels(), token.to_owned());
-        // Dropping the set cancels a verification that has not begun.
-        let mut verifying = JoinSet::new();
-        verifying
-            .spawn_on(async move { jwt.verify(&token, unix_time(), &labels, source) }, verifier);
-        timeout(self.deadline(), verifying.join_next()).await.ok()??.ok()
-    }
-
     /// [`Authenticator::look`], then [`Authenticator::ask`] if needed.
     pub(crate) async fn find(
         &self,
@@ -337,7 +330,7 @@ impl Authenticator {
 
     /// The verifier of a token in the form of a signed one.
     fn jwt_for(&self, token: &str) -> Option<&Arc<Jwt>> {
-        self.jwt.as_ref().filter(|_| jwt::is_jwt(token))
+        Some(&self.jwt).filter(|jwt| jwt.has_keys() && jwt::is_jwt(token))
     }
 
     fn found(
@@ -506,13 +499,14 @@ impl Authenticator {
         &self.nobody
     }
 
-    /// Reads the keys of signed tokens again; `false` if there are none.
+    /// Reads the files of keys of signed tokens again; `false` if there are none.
     pub(crate) fn ask_reload(&self) -> bool {
-        self.jwt.as_ref().map(|jwt| jwt.ask_reload()).is_some()
+        self.jwt.ask_reload();
+        self.jwt.has_files()
     }
 
-    pub(crate) fn jwt(&self) -> Option<&Arc<Jwt>> {
-        self.jwt.as_ref()
+    pub(crate) fn jwt(&self) -> &Arc<Jwt> {
+        &self.jwt
     }
 }
 

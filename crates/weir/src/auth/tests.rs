@@ -24,7 +24,8 @@ fn authenticator(anonymous: bool) -> Authenticator {
         name: "backend".to_owned(),
         may: vec![Right::Subscribe],
     }];
-    Authenticator::new(&config, None, None, None, Arc::default())
+    let jwt = Jwt::new(&config).unwrap();
+    Authenticator::new(&config, None, jwt, Verifier::none(), Arc::default())
 }
 
 impl Authenticator {

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::admin::{AdminPage, OfProgram};
 use crate::auth::jwt::Jwt;
-use crate::auth::{Authenticator, TokenSource};
+use crate::auth::{Authenticator, TokenSource, Verifier};
 use crate::backends::Backends;
 use crate::base::config::{CertificateConfig, Config, ConfigError, Scope, TlsVersion};
 use crate::base::diagnostics::Diagnostics;
@@ -221,7 +221,7 @@ impl GatewayBuilder {
             |workers| tls::Service::start(&config, workers, signing_keys, Arc::clone(&counters));
         let tls = settling.tls.as_ref().map(start_tls).transpose()?;
         let tokens = (tokens, device_store.clone());
-        let auth = authenticator(&config, &settling, tokens, &counters)?;
+        let auth = authenticator(&config, &resources, tokens, &counters)?;
         // Front threads and settling threads write to the access log.
         let recording = resources.front_threads(&config.threads) + resources.settling_threads();
         let access_log = AccessLog::start(&config.access_log, recording)?;
@@ -274,13 +274,16 @@ fn byte_budget(config: &Config, resources: &Resources, bytes: usize) -> Arc<Budg
 
 fn authenticator(
     config: &Config,
-    settling: &Settling,
+    resources: &Resources,
     (tokens, device_store): (Option<Arc<dyn TokenSource>>, Option<Arc<DeviceStore>>),
     counters: &Arc<Counters>,
 ) -> Result<Authenticator, StartError> {
     let tokens = tokens.or(device_store.map(|devices| devices as Arc<dyn TokenSource>));
     let jwt = Jwt::new(config)?;
-    let verifier = settling.verify.as_ref().map(|workers| workers.handle().clone());
+    let verifier = Verifier::new(resources.settling_threads());
+    if config.auth.jwt.has_keys() {
+        verifier.start().map_err(StartError::Settling)?;
+    }
     Ok(Authenticator::new(config, tokens, jwt, verifier, Arc::clone(counters)))
 }
 

@@ -70,8 +70,6 @@ struct Settling {
     tls: Option<Workers>,
     /// Present if there is a listener for HTTP.
     http: Option<http::Threads>,
-    /// Verifies signed tokens; present if there are keys for them.
-    verify: Option<Workers>,
 }
 
 impl Settling {
@@ -83,9 +81,6 @@ impl Settling {
             tcp: Workers::start("weir-settle", resources.settling_threads())?,
             tls: has_tls.then(|| Workers::start("weir-tls", threads)).transpose()?,
             http: has_http.then(|| http::Threads::start(resources)).transpose()?,
-            verify: (!config.auth.jwt.keys.is_empty())
-                .then(|| Workers::start("weir-verify", resources.settling_threads()))
-                .transpose()?,
         })
     }
 
@@ -505,9 +500,7 @@ async fn launch(
     if let Some(tls) = &shared.tls {
         services.spawn(tls::watch(Arc::clone(tls.contexts())));
     }
-    if let Some(jwt) = shared.auth.jwt() {
-        services.spawn(jwt::watch(Arc::clone(jwt)));
-    }
+    spawn_keys(&shared, &mut services);
     shared.note_heap_at_start().await;
     for Bound { transport, spoken, listener, runtime, .. } in bound {
         let serve = serve(&shared, spoken, edge.as_ref());
@@ -534,6 +527,17 @@ async fn launch(
         admin,
         started,
     }
+}
+
+/// Keeps the keys of signed tokens fresh.
+fn spawn_keys(shared: &Arc<SharedState>, services: &mut JoinSet<()>) {
+    let jwt = shared.auth.jwt();
+    if jwt.has_files() {
+        services.spawn(jwt::watch(Arc::clone(jwt)));
+    }
+    let of_issuers = Arc::clone(shared);
+    let troubled = move |troubles| of_issuers.readiness.set_issuers(troubles);
+    services.spawn(jwt::fetch_keys(Arc::clone(jwt), Arc::clone(&shared.backends), troubled));
 }
 
 /// Removes the traces of failed activations and ended tokens.

@@ -430,7 +430,6 @@ fn the_example_loads_as_it_is_and_with_every_key_uncommented() {
     assert_eq!(settings.store.kind.take(), Some(StoreKind::Embedded));
     settings.gateway.auth = weir::AuthConfig::default();
     settings.gateway.topic_classes.clear();
-    settings.gateway.upstreams.clear();
     settings.gateway.http.routes.clear();
     assert_eq!(settings.gateway.tls.certificates.len(), 1);
     settings.gateway.tls.certificates.clear();

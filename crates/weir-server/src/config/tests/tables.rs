@@ -518,8 +518,16 @@ fn a_section_within_another_is_read_and_refused() {
     assert_eq!(deserialized(text).auth.jwt.keys, jwt.keys);
     assert_said(&[
         (
-            "[auth.jwt]\nissuers = \"i\"\n",
-            "f.toml:2:1: auth.jwt.issuers = (hidden): no such key; did you mean auth.jwt.issuer?",
+            "[auth.jwt]\nissuerz = \"i\"\n",
+            "f.toml:2:1: auth.jwt.issuerz = (hidden): no such key; did you mean auth.jwt.issuer?",
+        ),
+        (
+            "[[auth.jwt.issuers]]\nissuer = \"i\"\n",
+            "f.toml:1:1: auth.jwt.issuers[0].upstream = (absent): this key is required; allowed is a text, the name of one of [[upstreams]]",
+        ),
+        (
+            "[[auth.jwt.issuers]]\nissuer = \"i\"\nupstream = \"api\"\nfetch_interval = \"1ms\"\n",
+            "f.toml:4:18: auth.jwt.issuers[0].fetch_interval = \"1ms\": allowed is 1s to 600s",
         ),
         (
             "[[auth.jwt.keys]]\nalgorithm = \"RS512\"\nfile = \"a\"\n",

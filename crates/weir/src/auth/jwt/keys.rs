@@ -1,8 +1,9 @@
-//! The keys of signed tokens. Each is read from its file, for one algorithm.
+//! The keys of signed tokens. Each is for one algorithm. Those of the configuration are in files.
 
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use aws_lc_rs::rsa;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED, ED25519, UnparsedPublicKey};
@@ -20,6 +21,16 @@ pub(super) struct Key {
     pub(super) validation: Validation,
 }
 
+/// What tokens must have, whichever key has signed them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Demands<'a> {
+    /// Empty: any.
+    pub(super) issuer: &'a str,
+    /// Empty: none.
+    pub(super) audience: &'a str,
+    pub(super) leeway: Duration,
+}
+
 /// A file of `[auth.jwt]` that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("auth.jwt.keys[{index}].file = {file:?}: {why}")]
@@ -33,6 +44,16 @@ pub struct JwtKeyError {
 }
 
 impl Key {
+    pub(super) fn new(
+        kid: Option<&str>,
+        algorithm: JwtAlgorithm,
+        decoding: DecodingKey,
+        demands: Demands<'_>,
+    ) -> Key {
+        install_provider();
+        Key { kid: kid.map(Box::from), decoding, validation: validation(demands, algorithm) }
+    }
+
     /// Whether this key may have signed a token with this `kid`.
     pub(super) fn may_be(&self, kid: Option<&str>) -> bool {
         self.kid.as_deref().is_none_or(|own| Some(own) == kid)
@@ -43,37 +64,68 @@ impl Key {
 ///
 /// Errors: the first file that cannot be used.
 pub(super) fn read(config: &JwtConfig) -> Result<Vec<Key>, JwtKeyError> {
-    // An error means that a provider is installed already. It is this one, since nothing else
-    // installs one.
-    let _ = aws_lc::DEFAULT_PROVIDER.install_default();
+    let JwtConfig { issuer, audience, leeway, .. } = config;
+    let demands = Demands { issuer, audience, leeway: *leeway };
+    install_provider();
     let read = |(index, key): (usize, &JwtKeyConfig)| {
         let decoding = read_key(key).map_err(|why| {
             let file = key.file.clone();
             JwtKeyError { index, file, why }
         })?;
-        let kid = key.kid.as_deref().map(Box::from);
-        Ok(Key { kid, decoding, validation: validation(config, key.algorithm) })
+        Ok(Key::new(key.kid.as_deref(), key.algorithm, decoding, demands))
     };
     config.keys.iter().enumerate().map(read).collect()
 }
 
-fn validation(config: &JwtConfig, algorithm: JwtAlgorithm) -> Validation {
+/// The key, if it is a point of P-256.
+pub(super) fn p256(decoding: DecodingKey) -> Option<DecodingKey> {
+    let point = decoding.try_get_as_bytes().ok()?;
+    UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, point).parse().ok()?;
+    Some(decoding)
+}
+
+/// The key, if it is one of Ed25519.
+pub(super) fn ed25519(decoding: DecodingKey) -> Option<DecodingKey> {
+    let point = decoding.try_get_as_bytes().ok()?;
+    UnparsedPublicKey::new(&ED25519, point).parse().ok()?;
+    Some(decoding)
+}
+
+/// Checks the length of an RSA key's modulus.
+pub(super) fn check_rsa_bits(bits: usize) -> Result<(), String> {
+    match (RSA_BITS_MIN..=RSA_BITS_MAX).contains(&bits) {
+        true => Ok(()),
+        false => {
+            let allowed = format!("allowed are {RSA_BITS_MIN} to {RSA_BITS_MAX}");
+            Err(format!("holds an RSA key of {bits} bits; {allowed}"))
+        }
+    }
+}
+
+pub(super) fn install_provider() {
+    // An error means that a provider is installed already. It is this one, since nothing else
+    // installs one.
+    let _ = aws_lc::DEFAULT_PROVIDER.install_default();
+}
+
+fn validation(demands: Demands<'_>, algorithm: JwtAlgorithm) -> Validation {
+    let Demands { issuer, audience, leeway } = demands;
     let mut validation = Validation::new(match algorithm {
         JwtAlgorithm::Hs256 => Algorithm::HS256,
         JwtAlgorithm::Rs256 => Algorithm::RS256,
         JwtAlgorithm::Es256 => Algorithm::ES256,
         JwtAlgorithm::EdDsa => Algorithm::EdDSA,
     });
-    validation.leeway = config.leeway.as_secs();
+    validation.leeway = leeway.as_secs();
     validation.validate_nbf = true;
     let mut required = vec!["exp"];
-    if !config.issuer.is_empty() {
-        validation.set_issuer(&[&config.issuer]);
+    if !issuer.is_empty() {
+        validation.set_issuer(&[issuer]);
         required.push("iss");
     }
     // Without an audience here, a token with an audience is refused: it is for another program.
-    if !config.audience.is_empty() {
-        validation.set_audience(&[&config.audience]);
+    if !audience.is_empty() {
+        validation.set_audience(&[audience]);
         required.push("aud");
     }
     validation.set_required_spec_claims(&required);
@@ -107,26 +159,16 @@ fn read_key(key: &JwtKeyConfig) -> Result<DecodingKey, String> {
             let decoding = DecodingKey::from_rsa_pem(&bytes).map_err(|_| not_pem("RSA"))?;
             let der = decoding.try_get_as_bytes().map_err(|_| not_pem("RSA"))?;
             let public = rsa::PublicKey::from_der(der).map_err(|_| not_pem("RSA"))?;
-            let bits = 8 * public.modulus_len();
-            if !(RSA_BITS_MIN..=RSA_BITS_MAX).contains(&bits) {
-                return Err(format!(
-                    "holds an RSA key of {bits} bits; allowed are {RSA_BITS_MIN} to {RSA_BITS_MAX}"
-                ));
-            }
+            check_rsa_bits(8 * public.modulus_len())?;
             Ok(decoding)
         }
         JwtAlgorithm::Es256 => {
             let decoding = DecodingKey::from_ec_pem(&bytes).map_err(|_| not_pem("P-256"))?;
-            let point = decoding.try_get_as_bytes().map_err(|_| not_pem("P-256"))?;
-            let parsed = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, point).parse();
-            parsed.map_err(|_| not_pem("P-256"))?;
-            Ok(decoding)
+            p256(decoding).ok_or_else(|| not_pem("P-256"))
         }
         JwtAlgorithm::EdDsa => {
             let decoding = DecodingKey::from_ed_pem(&bytes).map_err(|_| not_pem("Ed25519"))?;
-            let point = decoding.try_get_as_bytes().map_err(|_| not_pem("Ed25519"))?;
-            UnparsedPublicKey::new(&ED25519, point).parse().map_err(|_| not_pem("Ed25519"))?;
-            Ok(decoding)
+            ed25519(decoding).ok_or_else(|| not_pem("Ed25519"))
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Tokens that other backends issue and sign (RFC 7519), checked only with keys of the
-//! configuration.
+//! configuration and of its issuers.
 //!
 //! A token's own text decides only which key is tried. The key decides the algorithm.
 
+pub(crate) mod issuers;
 mod keys;
 mod verified;
 
@@ -17,6 +18,7 @@ use arc_swap::ArcSwap;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::{decode, decode_header};
+use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
@@ -25,10 +27,12 @@ use tracing::{info, warn};
 use weir_engine::Priority;
 
 use super::{ExpiringCredential, NamedLabels};
+use crate::backends::Backends;
 use crate::base::config::{Config, JwtConfig, LimitsConfig, is_pattern};
 use crate::base::files::{Stamps, Watch, Watched, stamps};
 use crate::base::model::AuthKind;
 use crate::base::pattern::Pattern;
+use issuers::{Issuer, Issuers, NotVerified};
 pub use keys::JwtKeyError;
 use keys::Key;
 use verified::Verified;
@@ -43,6 +47,7 @@ pub(crate) struct Jwt {
     config: JwtConfig,
     topic_bytes_max: AtomicUsize,
     keys: ArcSwap<Vec<Key>>,
+    issuers: Issuers,
     verified: Verified,
     stamps_at_start: Stamps,
     reload_asked: Notify,
@@ -61,7 +66,23 @@ struct Told {
     untold: u64,
 }
 
+/// Why a token admits nobody.
+pub(super) enum NoToken {
+    /// It is not valid.
+    Refused,
+    /// There are no keys of its issuer.
+    NoKeys(Arc<Issuer>),
+    /// Its issuer's keys do not contain the one that it names.
+    UnknownKey(Arc<Issuer>),
+}
+
 type Claims = Map<String, Value>;
+
+/// The claim that selects the issuer of a token.
+#[derive(Deserialize)]
+struct UnprovenIssuer {
+    iss: Option<Value>,
+}
 
 impl Config {
     /// Reads the files of the keys of `[auth.jwt]` as a start does.
@@ -78,30 +99,47 @@ impl Jwt {
         self.verified.footprint()
     }
 
-    /// Reads the keys; `None` if none is configured.
+    /// Reads the keys.
     ///
     /// Errors: the first file that cannot be used.
-    pub(crate) fn new(config: &Config) -> Result<Option<Arc<Jwt>>, JwtKeyError> {
+    pub(crate) fn new(config: &Config) -> Result<Arc<Jwt>, JwtKeyError> {
         let jwt = &config.auth.jwt;
-        if jwt.keys.is_empty() {
-            return Ok(None);
-        }
         let stamps_at_start = stamps(&files(jwt));
         let keys = keys::read(jwt)?;
-        Ok(Some(Arc::new(Jwt {
+        Ok(Arc::new(Jwt {
             topic_bytes_max: AtomicUsize::new(config.limits.topic_bytes_max),
             keys: ArcSwap::from_pointee(keys),
+            issuers: Issuers::new(jwt),
             verified: Verified::default(),
             stamps_at_start,
             reload_asked: Notify::new(),
             refusals: Refusals::default(),
             config: jwt.clone(),
-        })))
+        }))
     }
 
-    /// Changes the limits on what further tokens may contain.
-    pub(super) fn limit(&self, limits: &LimitsConfig) {
-        self.topic_bytes_max.store(limits.topic_bytes_max, Ordering::Relaxed);
+    /// Whether any token can be valid.
+    pub(super) fn has_keys(&self) -> bool {
+        self.has_files() || !self.issuers.list().is_empty()
+    }
+
+    /// Whether keys are in files.
+    pub(crate) fn has_files(&self) -> bool {
+        !self.config.keys.is_empty()
+    }
+
+    /// The issuers whose keys are fetched.
+    pub(crate) fn issuers(&self) -> &Issuers {
+        &self.issuers
+    }
+
+    /// Uses the values of another configuration that need no restart.
+    pub(super) fn reload(&self, config: &Config) {
+        let LimitsConfig { topic_bytes_max, .. } = config.limits;
+        self.topic_bytes_max.store(topic_bytes_max, Ordering::Relaxed);
+        if self.issuers.replace(&config.auth.jwt) {
+            self.forget_verified();
+        }
     }
 
     /// Forgets which tokens were verified.
@@ -116,26 +154,36 @@ impl Jwt {
 
     /// The properties of a token, if it is valid now. The log gives the reason of a refusal, a few
     /// times a second.
+    ///
+    /// Errors: it is not valid, or its issuer's keys must be fetched first.
     pub(super) fn verify(
         &self,
         token: &str,
         now: Duration,
         labels: &NamedLabels,
         source: Option<IpAddr>,
-    ) -> Option<Arc<ExpiringCredential>> {
+    ) -> Result<Arc<ExpiringCredential>, NoToken> {
         let era = self.verified.era();
-        let verified = self.claims(token).and_then(|claims| self.expiring(&claims, now, labels));
-        let verified = verified.inspect_err(|why| self.tell(token, why, now, source)).ok();
-        let expiring = verified.map(Arc::new);
-        if let Some(expiring) = &expiring {
-            self.verified.put(token, expiring, era);
-        }
-        expiring
+        let refused = |why: &str| {
+            self.refuse(token, why, now, source);
+            NoToken::Refused
+        };
+        let (claims, issuer) = self.claims(token);
+        let claims = claims.map_err(|why| match (why, issuer) {
+            (NotVerified::Refused(why), _) => refused(&why),
+            (NotVerified::NoKeys, Some(issuer)) => NoToken::NoKeys(issuer),
+            (NotVerified::UnknownKey, Some(issuer)) => NoToken::UnknownKey(issuer),
+            (NotVerified::NoKeys | NotVerified::UnknownKey, None) => refused(NO_KEY),
+        })?;
+        let expiring = self.expiring(&claims, now, labels).map_err(|why| refused(&why))?;
+        let expiring = Arc::new(expiring);
+        self.verified.put(token, &expiring, era);
+        Ok(expiring)
     }
 
     /// Logs the reason of a refusal. The token's own claims are unproven and are cut to a short
     /// text.
-    fn tell(&self, token: &str, why: &str, now: Duration, source: Option<IpAddr>) {
+    pub(super) fn refuse(&self, token: &str, why: &str, now: Duration, source: Option<IpAddr>) {
         let Some(untold) = self.refusals.told_of_one(now.as_secs()) else { return };
         let is_short = token.len() <= self.config.token_bytes_max;
         let token = Some(token).filter(|_| is_short);
@@ -154,23 +202,40 @@ impl Jwt {
         self.reload_asked.notify_one();
     }
 
-    fn claims(&self, token: &str) -> Result<Claims, String> {
+    /// The proven claims of a token; and its issuer, if that is one whose keys are fetched.
+    fn claims(&self, token: &str) -> (Result<Claims, NotVerified>, Option<Arc<Issuer>>) {
+        let refused = |why| (Err(NotVerified::Refused(why)), None);
         let limit = self.config.token_bytes_max;
         if token.len() > limit {
-            return Err(format!("{} bytes are over {limit} (token_bytes_max)", token.len()));
+            return refused(format!("{} bytes are over {limit} (token_bytes_max)", token.len()));
         }
-        let header = decode_header(token).map_err(|error| error.to_string())?;
+        let header = match decode_header(token) {
+            Ok(header) => header,
+            Err(error) => return refused(error.to_string()),
+        };
         if header.crit.is_some() {
-            return Err("it demands extensions (crit)".to_owned());
+            return refused("it demands extensions (crit)".to_owned());
         }
-        let mut why = "no key is configured for it".to_owned();
+        if let Some(issuer) = self.issuer_of(token) {
+            return (issuer.claims(token, &header), Some(issuer));
+        }
+        let mut why = NO_KEY.to_owned();
         for key in self.keys.load().iter().filter(|key| key.may_be(header.kid.as_deref())) {
             match decode::<Claims>(token, &key.decoding, &key.validation) {
-                Ok(data) => return Ok(data.claims),
+                Ok(data) => return (Ok(data.claims), None),
                 Err(error) => why = error.to_string(),
             }
         }
-        Err(why)
+        refused(why)
+    }
+
+    fn issuer_of(&self, token: &str) -> Option<Arc<Issuer>> {
+        if self.issuers.list().is_empty() {
+            return None;
+        }
+        let payload = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
+        let UnprovenIssuer { iss } = serde_json::from_slice(&payload).ok()?;
+        self.issuers.find(iss?.as_str()?)
     }
 
     fn expiring(
@@ -266,6 +331,20 @@ pub(crate) async fn watch(jwt: Arc<Jwt>) {
     }
 }
 
+/// Fetches the keys of all issuers whenever they are due. Never ends.
+///
+/// `troubled` gets the issuers whose keys cannot be fetched, with the cause; `None`: there are no
+/// issuers.
+pub(crate) async fn fetch_keys(
+    jwt: Arc<Jwt>,
+    backends: Arc<Backends>,
+    troubled: impl Fn(Option<Vec<String>>),
+) {
+    let of_issuers = Arc::clone(&jwt);
+    let changed = move || of_issuers.forget_verified();
+    issuers::keep_all(&jwt.issuers, backends, changed, troubled).await;
+}
+
 /// Whether a token has the three parts of a signed one.
 pub(super) fn is_jwt(token: &str) -> bool {
     token.bytes().filter(|byte| *byte == b'.').count() == 2
@@ -316,6 +395,7 @@ fn texts<'a>(claims: &'a Claims, name: &str, max: usize) -> Result<Option<Vec<&'
     texts.map(Some).ok_or_else(|| format!("{name} contains an element that is no text"))
 }
 
+const NO_KEY: &str = "no key is configured for it";
 /// Refused tokens that are logged in a second: enough for a person's trials, and little in a flood.
 const TOLD_PER_SECOND: u32 = 5;
 /// The length of unproven text in the log.

@@ -14,7 +14,7 @@ use super::keys;
 use super::vectors::{self, DEVICE, SECRET};
 use super::*;
 use crate::auth::tests::ready;
-use crate::auth::{Act, Authenticator, NoBearer, TokenOrigin};
+use crate::auth::{Act, Authenticator, NoBearer, TokenOrigin, Verifier};
 use crate::base::clock::unix_millis;
 use crate::base::config::{Actor, JwtAlgorithm, JwtKeyConfig, TopicClass};
 
@@ -51,7 +51,7 @@ fn config(directory: &TempDir) -> Config {
 
 fn authenticator(config: &Config) -> Authenticator {
     let jwt = Jwt::new(config).unwrap();
-    Authenticator::new(config, None, jwt, None, Arc::default())
+    Authenticator::new(config, None, jwt, Verifier::none(), Arc::default())
 }
 
 fn seconds_from_now(seconds: i64) -> i64 {
@@ -290,9 +290,9 @@ fn a_key_that_cannot_be_used_is_named() {
 fn keys_are_replaced_when_their_files_are() {
     let directory = TempDir::new().unwrap();
     let config = config(&directory);
-    let jwt = Jwt::new(&config).unwrap().unwrap();
+    let jwt = Jwt::new(&config).unwrap();
     let labels = NamedLabels::of(&config, None);
-    let holds = |token: &str| jwt.verify(token, Duration::ZERO, &labels, None).is_some();
+    let holds = |token: &str| jwt.verify(token, Duration::ZERO, &labels, None).is_ok();
     let claims = json!({"sub": "d", "exp": seconds_from_now(60)});
     let (old, new) = (signed(&claims), token_of(&header(), &claims, FOREIGN));
     assert!(holds(&old) && !holds(&new));

@@ -43,11 +43,21 @@ crate::config_table! {
         labels_claim: String = "labels".to_owned(), allowed("1 to {CLAIM_BYTES_MAX} bytes");
         /// Claim with the priority of the token's connections: `high`, `normal` or `low`.
         priority_claim: String = "priority".to_owned(), allowed("1 to {CLAIM_BYTES_MAX} bytes");
-        /// Keys with which tokens are signed. Without keys, no signed token is accepted. Only the
-        /// file can set them.
+        /// Keys with which tokens are signed. Without keys and issuers, no signed token is accepted.
+        /// Only the file can set them.
         // Enough for old and new keys of a few issuers.
         keys: Vec<JwtKeyConfig>, range(0..=16), unit("keys"),
             reason(": a token without a kid may need all of them");
+        /// Issuers whose keys the gateway fetches. Only the file can set them.
+        issuers: Vec<JwtIssuerConfig>, range(0..=16), unit("issuers"),
+            reason(": each fetches its own keys"), reload();
+    }
+}
+
+impl JwtConfig {
+    /// Whether signed tokens can be valid.
+    pub(crate) fn has_keys(&self) -> bool {
+        !self.keys.is_empty() || !self.issuers.is_empty()
     }
 }
 
@@ -63,6 +73,39 @@ crate::config_table! {
         /// The key's name in tokens (`kid`). Absent: the key may verify any token.
         kid: Option<String>, example("\"2026-11\""),
             allowed("1 to {WORD_BYTES_MAX} bytes, no two alike");
+    }
+}
+
+crate::config_table! {
+    /// One of `[[auth.jwt.issuers]]`: an issuer whose keys the gateway fetches.
+    pub struct JwtIssuerConfig
+        in "tables [[auth.jwt.issuers]], each with an issuer and an upstream"
+    {
+        /// Value of the claim `iss` in this issuer's tokens. Only its own keys verify them, and
+        /// they verify no other token.
+        issuer: String, needed(), example("\"https://login.example\""),
+            allowed("1 to {WORD_BYTES_MAX} bytes, no two alike, and not auth.jwt.issuer");
+        /// The upstream that has the keys, as a JSON Web Key Set (RFC 7517). It decides which tokens
+        /// are valid: use TLS beyond a trusted network.
+        upstream: String, needed(), example("\"api\""),
+            allowed("the name of one of [[upstreams]]");
+        /// Path of the key set, with its query if it has one.
+        path: String = "/.well-known/jwks.json".to_owned(),
+            allowed("a path that begins with /, of {KEYS_PATH_BYTES_MAX} bytes at most");
+        /// Value that the claim `aud` must equal or contain. Empty: `auth.jwt.audience`.
+        audience: String, allowed("at most {WORD_BYTES_MAX} bytes");
+        /// The keys are fetched again after this time. `max-age` of the answer's `Cache-Control` can
+        /// shorten it, down to `fetch_interval`.
+        refresh: Duration = Duration::from_secs(3600), range(SECOND..=DAY);
+        /// A token whose `kid` is unknown has the keys fetched at once, but only one does in this
+        /// time. Later ones are told to come back (`rate_limited`).
+        fetch_interval: Duration = Duration::from_secs(10), range(SECOND..=10 * MINUTE);
+        /// How long a fetch may take.
+        fetch_timeout: Duration = Duration::from_secs(5), range(10..=MINUTE);
+        /// While the keys cannot be fetched, the last ones stay in use for this long after
+        /// `refresh`. Then the issuer's tokens are told to come back (`store_unavailable`).
+        // Longer than an outage; shorter than a stolen key is of use.
+        keys_kept: Duration = Duration::from_secs(24 * 3600), range(0..=30 * DAY);
     }
 }
 
@@ -87,3 +130,4 @@ crate::config_words!(JwtAlgorithm);
 /// Bytes of an issuer, an audience or a key's name.
 pub(super) const WORD_BYTES_MAX: usize = 1024;
 pub(super) const CLAIM_BYTES_MAX: usize = 128;
+pub(super) const KEYS_PATH_BYTES_MAX: usize = 1024;

@@ -37,7 +37,7 @@ pub use hooks::{
 };
 pub(crate) use hooks::{HOOK_SECRET_BYTES_MAX, HOOK_SECRET_BYTES_MIN, PATH_BYTES_MAX};
 pub use http::HttpConfig;
-pub use jwt::{JwtAlgorithm, JwtConfig, JwtKeyConfig};
+pub use jwt::{JwtAlgorithm, JwtConfig, JwtIssuerConfig, JwtKeyConfig};
 pub use keys::{ConfigError, DurationError, parse_duration};
 pub use limits::LimitsConfig;
 pub use listen::ListenConfig;

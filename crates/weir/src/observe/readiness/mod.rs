@@ -43,6 +43,8 @@ weir_wire::named_enum! {
         Store = "store",
         /// The Redis cache in front of the store, if there is one.
         Cache = "cache",
+        /// The issuers of signed tokens whose keys are fetched, if there are any.
+        Issuers = "issuers",
     }
 }
 
@@ -153,6 +155,22 @@ impl Board {
         state.judge_listeners();
     }
 
+    /// Sets the issuers whose keys cannot be fetched, with the causes; `None`: there are none whose
+    /// keys are fetched.
+    pub(crate) fn set_issuers(&self, troubles: Option<Vec<String>>) {
+        let mut state = self.lock();
+        let Some(troubles) = troubles else {
+            state.parts.remove(&Part::Issuers);
+            return;
+        };
+        let (part, since_ms) = (Part::Issuers, unix_millis());
+        let fresh = PartReadiness { part, state: PartState::Ok, since_ms, cause: None };
+        state.parts.entry(part).or_insert(fresh);
+        let cause = (!troubles.is_empty()).then(|| troubles.join("; "));
+        let part_state = cause.as_ref().map_or(PartState::Ok, |_| PartState::Degraded);
+        state.set(part, part_state, cause);
+    }
+
     /// Sets the number of threads for datagrams that have ended by themselves.
     pub(crate) fn set_threads_ended(&self, count: u64) {
         let mut state = self.lock();
@@ -231,6 +249,20 @@ mod tests {
         board.set(Part::Drain, PartState::Failed, None);
         assert!(!board.is_ready());
         assert_eq!(Board::new(false, false).read().parts.len(), 3, "what there is not is not told");
+    }
+
+    #[test]
+    fn issuers_are_a_part_while_there_are_some() {
+        let board = Board::new(false, false);
+        board.set_listening();
+        board.set_issuers(Some(vec![]));
+        assert_eq!(states(&board)[3], ("issuers", "ok", None));
+        board.set_issuers(Some(vec!["a: gone".to_owned(), "b: gone".to_owned()]));
+        let cause = Some("a: gone; b: gone".to_owned());
+        assert_eq!(states(&board)[3], ("issuers", "degraded", cause));
+        assert!(board.is_ready(), "who is connected stays");
+        board.set_issuers(None);
+        assert_eq!(states(&board).len(), 3);
     }
 
     #[test]

@@ -77,7 +77,7 @@ impl Config {
         let admits_anonymous = self.admits_anonymous();
         let nobody = self.auth.tokens.is_empty()
             && self.auth.services.is_empty()
-            && self.auth.jwt.keys.is_empty()
+            && !self.auth.jwt.has_keys()
             && self.hooks.connect.upstream.is_empty();
         // Certificates admit devices too, but only over TLS.
         let by_certificate = self.tls.client_identity != ClientIdentity::None

@@ -15,7 +15,7 @@ impl Config {
     pub(super) fn check_classes(&self, retention_bytes: usize) -> Result<(), ConfigError> {
         let count = self.topic_classes.len();
         // A program that issues tokens, answers hooks or imports devices may use other labels.
-        let is_closed = self.auth.jwt.keys.is_empty() && self.hooks.connect.upstream.is_empty();
+        let is_closed = !self.auth.jwt.has_keys() && self.hooks.connect.upstream.is_empty();
         let labels = is_closed.then(|| self.labels());
         let labels = labels.as_ref();
         let mut patterns: Vec<Vec<Part>> = Vec::with_capacity(count);

@@ -1,8 +1,10 @@
 //! Rules of `[auth.jwt]`.
 
+use http::uri::PathAndQuery;
+
 use super::auth::{is_word, quoted};
 use super::error;
-use crate::base::config::jwt::{CLAIM_BYTES_MAX, WORD_BYTES_MAX};
+use crate::base::config::jwt::{CLAIM_BYTES_MAX, KEYS_PATH_BYTES_MAX, WORD_BYTES_MAX};
 use crate::base::config::keys::ConfigError;
 use crate::base::config::{Config, JwtConfig};
 
@@ -10,13 +12,9 @@ impl Config {
     pub(super) fn check_jwt(&self) -> Result<(), ConfigError> {
         let jwt = &self.auth.jwt;
         check_keys(jwt)?;
-        for (key, text) in [("issuer", &jwt.issuer), ("audience", &jwt.audience)] {
-            if !text.is_empty() && !is_word(text, WORD_BYTES_MAX) {
-                let allowed =
-                    format!("empty, or at most {WORD_BYTES_MAX} bytes without control characters");
-                return Err(error(&format!("auth.jwt.{key}"), quoted(text), allowed));
-            }
-        }
+        self.check_issuers()?;
+        check_optional_word("auth.jwt.issuer", &jwt.issuer)?;
+        check_optional_word("auth.jwt.audience", &jwt.audience)?;
         let claims = [
             ("device_claim", &jwt.device_claim),
             ("topics_claim", &jwt.topics_claim),
@@ -36,6 +34,53 @@ impl Config {
         }
         Ok(())
     }
+
+    fn check_issuers(&self) -> Result<(), ConfigError> {
+        let JwtConfig { issuer: of_files, issuers, .. } = &self.auth.jwt;
+        for (index, config) in issuers.iter().enumerate() {
+            let path = at(index);
+            let (key, issuer) = (format!("{path}.issuer"), &config.issuer);
+            if !is_word(issuer, WORD_BYTES_MAX) {
+                let allowed = format!("1 to {WORD_BYTES_MAX} bytes without control characters");
+                return Err(error(&key, quoted(issuer), allowed));
+            }
+            let earlier = issuers[..index].iter().position(|other| other.issuer == *issuer);
+            if let Some(earlier) = earlier {
+                let allowed = format!("an issuer of its own: {} has this one", at(earlier));
+                return Err(error(&key, quoted(issuer), allowed));
+            }
+            if issuer == of_files {
+                let allowed = "an issuer of its own: auth.jwt.issuer has this one";
+                return Err(error(&key, quoted(issuer), allowed));
+            }
+            self.check_upstream_name(&format!("{path}.upstream"), &config.upstream)?;
+            if !is_path(&config.path) {
+                let allowed = format!(
+                    "a path that begins with /, of {KEYS_PATH_BYTES_MAX} bytes at most, without #"
+                );
+                return Err(error(&format!("{path}.path"), quoted(&config.path), allowed));
+            }
+            check_optional_word(&format!("{path}.audience"), &config.audience)?;
+        }
+        Ok(())
+    }
+}
+
+fn at(index: usize) -> String {
+    format!("auth.jwt.issuers[{index}]")
+}
+
+fn is_path(path: &str) -> bool {
+    let fits = path.starts_with('/') && path.len() <= KEYS_PATH_BYTES_MAX && !path.contains('#');
+    fits && PathAndQuery::try_from(path).is_ok()
+}
+
+fn check_optional_word(key: &str, text: &str) -> Result<(), ConfigError> {
+    if text.is_empty() || is_word(text, WORD_BYTES_MAX) {
+        return Ok(());
+    }
+    let allowed = format!("empty, or at most {WORD_BYTES_MAX} bytes without control characters");
+    Err(error(key, quoted(text), allowed))
 }
 
 fn check_keys(jwt: &JwtConfig) -> Result<(), ConfigError> {

@@ -62,13 +62,68 @@ fn keys_and_claims() {
 }
 
 #[test]
+fn issuers() {
+    let with = |auth: &str, issuers: &[&str]| {
+        let issuers = issuers.join(",");
+        said(&format!(
+            r#"{{"upstreams": [{{"name": "login", "addresses": ["127.0.0.1:1"]}}],
+                "auth": {{"jwt": {{{auth} "issuers": [{issuers}]}}}}}}"#
+        ))
+    };
+    let named =
+        |name: &str, rest: &str| format!(r#"{{"issuer": "{name}", "upstream": "login"{rest}}}"#);
+    let (one, two) = (named("a", ""), named("b", r#", "path": "/k?of=weir", "audience": "w""#));
+    assert_eq!(with("", &[&one, &two]), "");
+    let issuers = |issuer: &str| with("", &[&one, issuer]);
+    for (refused, expected) in [
+        (
+            issuers(&named("a", "")),
+            "issuers[1].issuer = \"a\": allowed is an issuer of its own: auth.jwt.issuers[0] has this one",
+        ),
+        (
+            with(r#""issuer": "a","#, &[&one]),
+            "issuers[0].issuer = \"a\": allowed is an issuer of its own: auth.jwt.issuer has this one",
+        ),
+        (
+            issuers(&named("", "")),
+            "issuers[1].issuer = \"\": allowed is 1 to 1024 bytes without control characters",
+        ),
+        (
+            issuers(r#"{"issuer": "b", "upstream": "logn"}"#),
+            "issuers[1].upstream = \"logn\": allowed is the name of one of [[upstreams]]: login",
+        ),
+        (
+            issuers(&named("b", r#", "path": "keys""#)),
+            "issuers[1].path = \"keys\": allowed is a path that begins with /, of 1024 bytes at most, without #",
+        ),
+        (
+            issuers(&named("b", r#", "path": "/a b""#)),
+            "issuers[1].path = \"/a b\": allowed is a path that begins with /, of 1024 bytes at most, without #",
+        ),
+        (
+            issuers(&named("b", r#", "audience": "a\n""#)),
+            "issuers[1].audience = \"a\\n\": allowed is empty, or at most 1024 bytes without control characters",
+        ),
+        (
+            issuers(&named("b", r#", "refresh": "25h""#)),
+            "issuers[1].refresh = 90000s: allowed is 1s to 86400s",
+        ),
+    ] {
+        assert_eq!(refused, format!("auth.jwt.{expected}"));
+    }
+}
+
+#[test]
 fn who_issues_tokens_may_know_other_labels() {
     let class = r#""topic_classes": [{"pattern": "a", "subscribe": ["label:LABEL"]}]"#;
     let with =
         |label: &str, auth: &str| said(&format!("{{{}{auth}}}", class.replace("LABEL", label)));
     let keys = format!(r#", "auth": {{"jwt": {{"keys": [{}]}}}}"#, key(r#""file": "a.pem""#));
+    let issuers = r#", "upstreams": [{"name": "u", "addresses": ["127.0.0.1:1"]}],
+        "auth": {"jwt": {"issuers": [{"issuer": "i", "upstream": "u"}]}}"#;
     assert!(with("vip", "").contains("no token in auth.tokens has labels"));
     assert_eq!(with("vip", &keys), "");
+    assert_eq!(with("vip", issuers), "");
     // A column of imported devices.
     assert_eq!(with("role=driver", ""), "");
     assert_eq!(
