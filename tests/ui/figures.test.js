@@ -48,6 +48,7 @@ function figures(changes = {}) {
     udp: { received: 0, lost: 0 },
     store: null,
     cluster: null,
+    upstreams: [],
     shards: [{ busy_s: 0 }],
     ...changes,
   });
@@ -64,6 +65,25 @@ function check(change, expected) {
 test('all is well without a finding', () => check(() => {}, []));
 
 test('each trouble is said in words', () => {
+  const upstream = { name: 'api', failures: { full: 0, connect: 2 } };
+  const endpoints = ['available', 'set_aside'].map((state) => ({ address: `${state}:80`, state }));
+  check(
+    (now, before) => {
+      now.upstreams = [{ ...upstream, endpoints }];
+      before.upstreams = [{ ...upstream, endpoints, failures: { full: 0, connect: 0 } }];
+    },
+    [
+      'warn: Upstream api: endpoints are set aside, because they fail: set_aside:80',
+      'warn: Upstream api: requests had no answer in the last minute: 2 × connect',
+    ],
+  );
+  check(
+    (now, before) => {
+      now.upstreams = [{ ...upstream, endpoints: endpoints.slice(1) }];
+      before.upstreams = now.upstreams;
+    },
+    ['bad: Upstream api: all endpoints fail (set_aside:80)'],
+  );
   check(
     ({ parts }) => Object.assign(parts[0], { state: 'failed', cause: 'the store is lost: gone' }),
     ['bad: The store is lost: gone'],

@@ -6,7 +6,9 @@ use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use weir::AdminScope;
 
-use crate::look::args::{ClosesArgs, ConnectionsArgs, DeviceArgs, EventsArgs, TopArgs, TopicsArgs};
+use crate::look::args::{
+    ClosesArgs, ConnectionsArgs, DeviceArgs, EventsArgs, TopArgs, TopicsArgs, UpstreamsArgs,
+};
 use crate::options::{AdminArgs, TlsArgs};
 
 /// A gateway that keeps connections to devices open and pushes messages to them.
@@ -41,6 +43,8 @@ pub(crate) enum Command {
     Connections(ConnectionsArgs),
     /// List the topics of a running gateway by name.
     Topics(TopicsArgs),
+    // Its own description is longer.
+    Upstreams(UpstreamsArgs),
     /// Show a device: its connections, its record in the store, and its last ends.
     Device(DeviceArgs),
     // Its own description is longer.

@@ -66,6 +66,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Memory(args) => block_on(memory::run(args, file))?,
         Command::Connections(args) => block_on(look::connections::run(args, file))?,
         Command::Topics(args) => block_on(look::topics::run(args, file))?,
+        Command::Upstreams(args) => block_on(look::upstreams::run(args, file))?,
         Command::Device(args) => block_on(look::device::run(args, file))?,
         Command::Closes(args) => block_on(look::closes::run(args, file))?,
         Command::Events(args) => block_on(look::events::run(args, file))?,

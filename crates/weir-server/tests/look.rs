@@ -137,6 +137,21 @@ fn objects(lines: &str) -> Vec<Value> {
 }
 
 #[test]
+fn upstreams_are_shown_by_endpoint() {
+    let gateway = Gateway::start(
+        "[[upstreams]]\nname = \"api\"\naddresses = [\"127.0.0.1:9\", \"127.0.0.1:10\"]\n",
+    );
+    let table = succeeded(&gateway.run(&["upstreams"]));
+    assert!(table.starts_with("UPSTREAM  ENDPOINT"), "{table}");
+    let cells: Vec<&str> = table.lines().nth(1).unwrap().split_whitespace().collect();
+    assert_eq!(cells[..3], ["api", "127.0.0.1:9", "available"], "{table}");
+    let lines = objects(&succeeded(&gateway.run(&["upstreams", "--json"])));
+    assert_eq!((&lines[0]["name"], &lines[0]["requests"]), (&"api".into(), &0.into()));
+    let top = succeeded(&gateway.run(&["top", "--once"]));
+    assert!(top.contains("api 127.0.0.1:10"), "{top}");
+}
+
+#[test]
 fn connections_topics_and_devices_are_listed() {
     let gateway = Gateway::start("");
     let (_first, second) = (gateway.subscribe("meter-1"), gateway.subscribe("meter-2"));

@@ -91,7 +91,7 @@ impl Failures {
 
 impl EndpointState {
     /// A word for metrics and views.
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             EndpointState::Available => "available",
             EndpointState::SetAside(_) => "set_aside",

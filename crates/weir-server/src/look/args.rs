@@ -40,6 +40,16 @@ pub(crate) struct DeviceArgs {
     pub(crate) api: AdminArgs,
 }
 
+/// Show the services that the gateway calls, and each of their endpoints.
+#[derive(Debug, Args)]
+pub(crate) struct UpstreamsArgs {
+    /// Print each upstream as a JSON object on one line, as `GET /v1/stats` has it.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) api: AdminArgs,
+}
+
 /// Show the last ends of connections, the newest first: which device, and why. The gateway keeps
 /// the last 1,000.
 ///

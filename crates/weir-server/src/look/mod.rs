@@ -10,3 +10,4 @@ mod pages;
 mod table;
 pub(crate) mod top;
 pub(crate) mod topics;
+pub(crate) mod upstreams;

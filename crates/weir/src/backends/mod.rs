@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use weir_upstream::Upstream;
+use weir_upstream::{Status, Upstream};
 
 use crate::base::config::{Config, ConfigError};
 
@@ -31,6 +31,15 @@ impl Backends {
     /// The upstream of this name, if there is one. A caller that keeps it keeps its settings.
     pub(crate) fn get(&self, name: &str) -> Option<Upstream> {
         self.upstreams.load().get(name).cloned()
+    }
+
+    /// Each upstream as it is now, by name.
+    pub(crate) fn statuses(&self) -> Vec<(String, Status)> {
+        let upstreams = self.upstreams.load();
+        let statuses = upstreams.iter().map(|(name, upstream)| (name.clone(), upstream.status()));
+        let mut statuses: Vec<_> = statuses.collect();
+        statuses.sort_by(|(one, _), (other, _)| one.cmp(other));
+        statuses
     }
 
     /// Makes the upstreams of another configuration. Those that do not change stay as they are, with

@@ -23,6 +23,7 @@ pub(super) struct Figures {
     times: Times,
     budget: Budget,
     shards: Vec<Shard>,
+    upstreams: Vec<Upstream>,
 }
 
 type Counts = BTreeMap<String, u64>;
@@ -119,6 +120,23 @@ struct Shard {
     busy_s: f64,
     queued_bytes: u64,
     delivered: u64,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct Upstream {
+    name: String,
+    endpoints: Vec<Endpoint>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct Endpoint {
+    address: String,
+    state: String,
+    in_flight: u64,
+    requests: u64,
+    failures: u64,
 }
 
 /// Two documents, one after the other.
@@ -279,6 +297,37 @@ impl<'a> Change<'a> {
         Panel { title: "ends and refusals", lines: causes.into_iter().map(line).collect() }
     }
 
+    /// A line for each endpoint of the services that the gateway calls. `None` without any.
+    pub(super) fn upstreams(&self) -> Option<Panel> {
+        if self.now.upstreams.is_empty() {
+            return None;
+        }
+        let head = format!(
+            "{:<36} {:<9} {:>9} {:>8} {:>8}",
+            "endpoint", "state", "in flight", "tries/s", "failed/s"
+        );
+        let known = |upstream: &Upstream, address: &str| {
+            let before = self.before.upstreams.iter().find(|before| before.name == upstream.name);
+            let endpoints = before.map(|before| &before.endpoints[..]).unwrap_or_default();
+            endpoints.iter().find(|one| one.address == address).cloned().unwrap_or_default()
+        };
+        let line = |upstream: &Upstream, now: &Endpoint| {
+            let before = known(upstream, &now.address);
+            format!(
+                "{:<36} {:<9} {:>9} {:>8} {:>8}",
+                format!("{} {}", upstream.name, now.address),
+                now.state.replace('_', " "),
+                count(now.in_flight),
+                self.rate(now.requests, before.requests),
+                self.rate(now.failures, before.failures),
+            )
+        };
+        let lines = self.now.upstreams.iter().flat_map(|upstream| {
+            upstream.endpoints.iter().map(move |endpoint| line(upstream, endpoint))
+        });
+        Some(Panel { title: "upstreams", lines: std::iter::once(head).chain(lines).collect() })
+    }
+
     /// Messages delivered in a second.
     pub(super) fn delivered(&self) -> u64 {
         self.per_second(self.now.messages.delivered, self.before.messages.delivered)
@@ -396,13 +445,16 @@ pub(super) mod tests {
                 "times":{{"bounds_s":[0.001,0.01],"lag":{{"normal":{{"counts":[{lag},1,0]}}}}}},
                 "budget":{{"used_bytes":1048576,"bytes_max":1073741824,"cut":0}},
                 "shards":[{{"connections":7500,"busy_s":{busy},"delivered":{delivered}}},
-                  {{"connections":7500,"busy_s":0.1,"delivered":0}}]}}"#,
+                  {{"connections":7500,"busy_s":0.1,"delivered":0}}],
+                "upstreams":[{{"name":"api","endpoints":[{{"address":"127.0.0.1:80",
+                  "state":"set_aside","in_flight":3,"requests":{calls},"failures":{factor}}}]}}]}}"#,
                 cpu = 500 * factor,
                 accepted = 100 * factor,
                 closed = 30 * factor,
                 delivered = 15_000 * factor,
                 sent = 2_000_000 * factor,
                 lag = 99 * factor,
+                calls = 40 * factor,
                 busy = 0.25 * factor as f64,
             );
             serde_json::from_str(&text).unwrap()
@@ -426,6 +478,7 @@ pub(super) mod tests {
             (change.process(), &["memory", "50 MiB"]),
             (change.shards(), &["0", "25 %", "7500", "15 k"]),
             (change.ends(), &["ended: peer_closed", "30 /s", "60"]),
+            (change.upstreams().unwrap(), &["api 127.0.0.1:80", "set aside", "3", "40", "1"]),
         ] {
             let is_there = |line: &String| lines.iter().all(|part| line.contains(part));
             assert!(panel.lines.iter().any(is_there), "{lines:?} in {:?}", panel.lines);

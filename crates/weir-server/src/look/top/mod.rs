@@ -65,9 +65,8 @@ async fn print_once(api: &Api) -> Result<()> {
         change.delays(),
         change.process(),
         change.shards(),
-        change.ends(),
     ];
-    for panel in panels {
+    for panel in panels.into_iter().chain(change.upstreams()).chain([change.ends()]) {
         say(format_args!("\n{}\n{}", panel.title, panel.lines.join("\n")))?;
     }
     Ok(())
@@ -96,7 +95,7 @@ async fn watch(api: &Api, stream: EventStream, mut terminal: DefaultTerminal) ->
             },
             key = keys.recv() => match key {
                 Some(Key::Quit) | None => return Ok(()),
-                Some(Key::Tab) => screen.shows_ends = !screen.shows_ends,
+                Some(Key::Tab) => screen.turns += 1,
                 Some(Key::Resized) => {}
             },
             _ = terminated.recv() => return Ok(()),

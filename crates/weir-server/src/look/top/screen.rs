@@ -13,8 +13,8 @@ use super::figures::{Change, Panel};
 /// The choices of the person who looks, and the recent past.
 #[derive(Debug, Default)]
 pub(super) struct Screen {
-    /// Whether ends are shown where there is no room for both ends and shards.
-    pub(super) shows_ends: bool,
+    /// How often another panel was asked for, where the lowest part has no room for all of them.
+    pub(super) turns: usize,
     /// Messages delivered in each of the last seconds, the newest last.
     delivered: VecDeque<u64>,
 }
@@ -63,20 +63,26 @@ impl Screen {
         frame.render_widget(Sparkline::default().data(&data), area);
     }
 
-    /// Shards and ends, or one of them where both have no room.
+    /// Shards, upstreams if there are any, and ends; or one of them where not all have room.
     fn draw_bottom(&self, frame: &mut Frame<'_>, area: Rect, change: &Change<'_>) {
-        let (shards, ends) = (change.shards(), change.ends());
-        let shards_height = u16::try_from(shards.lines.len() + 1).unwrap_or(u16::MAX);
-        if area.height >= shards_height.saturating_add(ENDS_HEIGHT_MIN) {
-            let parts = [Constraint::Length(shards_height), Constraint::Min(0)];
-            let [first, second] = Layout::vertical(parts).areas(area);
-            show(frame, first, &shards);
-            return show(frame, second, &ends);
+        let (upstreams, ends) = (change.upstreams(), change.ends());
+        let mut panels = vec![change.shards()];
+        panels.extend(upstreams);
+        let height = |panel: &Panel| u16::try_from(panel.lines.len() + 1).unwrap_or(u16::MAX);
+        let heights: Vec<u16> = panels.iter().map(height).collect();
+        let height =
+            heights.iter().fold(ENDS_HEIGHT_MIN, |sum, height| sum.saturating_add(*height));
+        panels.push(ends);
+        if area.height >= height {
+            let parts = heights.into_iter().map(Constraint::Length).chain([Constraint::Min(0)]);
+            let areas = Layout::vertical(parts).split(area);
+            return panels.iter().zip(&*areas).for_each(|(panel, area)| show(frame, *area, panel));
         }
-        let (shown, other) = if self.shows_ends { (ends, shards) } else { (shards, ends) };
-        show(frame, area, &shown);
+        let shown = self.turns % panels.len();
+        let next = &panels[(shown + 1) % panels.len()];
+        show(frame, area, &panels[shown]);
         let [title, _] = Layout::vertical([Constraint::Length(1), Constraint::Min(0)]).areas(area);
-        let key = Line::from(format!("Tab shows {}", other.title)).right_aligned();
+        let key = Line::from(format!("Tab shows {}", next.title)).right_aligned();
         frame.render_widget(Paragraph::new(key), title);
     }
 }
@@ -125,11 +131,13 @@ mod tests {
             "turn of a shard",
             "15 k of 20 k",
             "25 %",
-            "Tab shows ends and refusals",
+            "Tab shows upstreams",
         ] {
             assert!(text.contains(part), "{part}\n{text}");
         }
-        screen.shows_ends = true;
+        screen.turns += 1;
+        assert!(drawn(&screen, (80, 24), None).contains("api 127.0.0.1:80"));
+        screen.turns += 1;
         assert!(drawn(&screen, (80, 24), None).contains("ended: peer_closed"));
     }
 
@@ -138,7 +146,9 @@ mod tests {
         let screen = Screen::default();
         let high = drawn(&screen, (120, 40), Some("the stream broke"));
         assert!(high.contains("OLD FIGURES: the stream broke"), "{high}");
-        assert!(high.contains("ended: peer_closed") && high.contains("25 %"), "{high}");
+        for part in ["ended: peer_closed", "25 %", "api 127.0.0.1:80"] {
+            assert!(high.contains(part), "{part}\n{high}");
+        }
         for size in [(1, 1), (20, 5), (79, 12), (200, 3)] {
             drawn(&screen, size, None);
         }

@@ -42,10 +42,17 @@ impl<'e> Families<'e> {
         help: &str,
         values: impl IntoIterator<Item = (S, V)>,
     ) -> fmt::Result {
-        let mut family = self.family(name, help, None, MetricType::Gauge)?;
-        values
-            .into_iter()
-            .try_for_each(|(labels, value)| family.encode_family(&labels)?.encode_gauge(&value))
+        each(self.family(name, help, None, MetricType::Gauge)?, values)
+    }
+
+    pub(super) fn gauges_in<S: EncodeLabelSet, V: EncodeGaugeValue>(
+        &mut self,
+        name: &str,
+        unit: &Unit,
+        help: &str,
+        values: impl IntoIterator<Item = (S, V)>,
+    ) -> fmt::Result {
+        each(self.family(name, help, Some(unit), MetricType::Gauge)?, values)
     }
 
     pub(super) fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
@@ -109,6 +116,16 @@ impl<'e> Families<'e> {
     ) -> Result<MetricEncoder<'s>, fmt::Error> {
         self.encoder.encode_descriptor(name, help, unit, kind)
     }
+}
+
+/// A gauge for each set of labels.
+fn each<S: EncodeLabelSet, V: EncodeGaugeValue>(
+    mut family: MetricEncoder<'_>,
+    values: impl IntoIterator<Item = (S, V)>,
+) -> fmt::Result {
+    values
+        .into_iter()
+        .try_for_each(|(labels, value)| family.encode_family(&labels)?.encode_gauge(&value))
 }
 
 /// The encoder adds `_total` to the name.

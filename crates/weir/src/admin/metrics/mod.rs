@@ -15,6 +15,7 @@ mod store;
 mod text;
 mod tls;
 mod udp;
+mod upstreams;
 
 use std::fmt;
 
@@ -96,6 +97,7 @@ impl Collector for Gateway {
         self.http(&mut families)?;
         self.udp(&mut families)?;
         self.devices(&mut families)?;
+        self.upstreams(&mut families)?;
         self.readiness(&mut families)?;
         self.mailboxes(&mut families)?;
         self.times(&mut families)?;

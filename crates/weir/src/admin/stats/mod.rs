@@ -3,6 +3,7 @@
 
 mod counts;
 mod parts;
+mod upstreams;
 mod view;
 
 use std::io;

@@ -11,6 +11,7 @@ use weir_wire::format::Format;
 
 use super::counts::{Counts, by_name};
 use super::parts::{ClusterView, StoreView, TlsView, UdpView};
+use super::upstreams::UpstreamView;
 use crate::admin::drain::DrainView;
 use crate::admin::metrics::{Gateway, Histogram};
 use crate::admin::process;
@@ -50,6 +51,8 @@ pub(in crate::admin) struct StatsView {
     /// `null` without a cluster.
     #[schema(required)]
     cluster: Option<ClusterView>,
+    /// The services that the gateway calls, by name.
+    upstreams: Vec<UpstreamView>,
     /// By index.
     shards: Vec<ShardView>,
 }
@@ -265,6 +268,7 @@ impl StatsView {
             udp: UdpView::of(handle.counters()),
             store: handle.device_store().map(|store| StoreView::of(store)),
             cluster: ClusterView::of(handle),
+            upstreams: shared.backends.statuses().into_iter().map(UpstreamView::of).collect(),
             shards: gateway
                 .shards()
                 .enumerate()

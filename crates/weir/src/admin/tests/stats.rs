@@ -5,11 +5,13 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use weir_upstream::{Outgoing, SendOptions};
 
 use super::check;
 use super::device::Device;
 use super::http::Server;
 use crate::Config;
+use crate::base::config::UpstreamConfig;
 
 /// A reader of the stream, in the form in which HTTP sends it.
 struct Reader {
@@ -129,4 +131,31 @@ async fn readers_are_limited_and_end_with_the_server() {
     for mut reader in open {
         while reader.next().await.is_some() {}
     }
+}
+
+#[tokio::test]
+async fn upstreams_show_in_the_figures_and_in_the_metrics() {
+    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let upstream = UpstreamConfig {
+        name: "api".to_owned(),
+        addresses: vec![gone.to_string()],
+        ..UpstreamConfig::default()
+    };
+    let config = Config { upstreams: vec![upstream], ..Config::default() };
+    let server = Server::start(config).await;
+    let api = server.handle().shared().backends.get("api").unwrap();
+    let request = http::Request::new(Outgoing::Whole(bytes::Bytes::new()));
+    api.send(request, SendOptions::default()).await.err().expect("nothing listens there");
+    let figures = check(&server, "GET /v1/stats", "", 200, &[]).await.json();
+    let shown = &figures["upstreams"][0];
+    assert_eq!((&shown["name"], &shown["failures"]["connect"]), (&"api".into(), &1.into()));
+    assert_eq!(shown["endpoints"][0]["address"], gone.to_string());
+    let metrics = [
+        "\nweir_upstream_requests_total{upstream=\"api\"} 1\n",
+        "\nweir_upstream_failures_total{upstream=\"api\",kind=\"connect\"} 1\n",
+        &format!("\nweir_upstream_endpoint_in_flight{{upstream=\"api\",endpoint=\"{gone}\"}} 0\n"),
+        "\nweir_upstream_endpoints{upstream=\"api\",state=\"probing\"} 0\n",
+    ];
+    check(&server, "GET /metrics", "", 200, &metrics).await;
+    server.stop().await;
 }

@@ -261,6 +261,37 @@ export const DETAILS = [
     ],
   ],
   [
+    'Upstreams',
+    undefined,
+    ({ upstreams }) => [
+      upstreams.length === 0
+        ? { text: 'This gateway calls no services.' }
+        : {
+            kind: 'table',
+            caption: 'Upstreams',
+            columns: [
+              { title: 'endpoint' },
+              { title: 'state' },
+              { title: 'in flight', kind: 'number' },
+              { title: 'tries', kind: 'number' },
+              { title: 'failed', kind: 'number' },
+              { title: 'latency', kind: 'number' },
+            ],
+            rows: upstreams.flatMap(({ name, endpoints }) =>
+              endpoints.map((endpoint) => [
+                `${name} ${endpoint.address}`,
+                endpoint.state.replace('_', ' '),
+                format.count(endpoint.in_flight),
+                format.count(endpoint.requests),
+                format.count(endpoint.failures),
+                endpoint.latency_us === 0 ? '–' : format.time(endpoint.latency_us / 1e6),
+              ]),
+            ),
+            empty: 'No endpoint is known yet.',
+          },
+    ],
+  ],
+  [
     'Nodes',
     undefined,
     (now, _, { nodes }) => [

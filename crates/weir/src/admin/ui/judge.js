@@ -17,6 +17,7 @@ export function judge(now, before, lately) {
     ...room(now),
     ...losses(now, before),
     ...certificates(now),
+    ...upstreams(now, before),
   ];
   return findings.sort((one, other) => LEVELS.indexOf(one.level) - LEVELS.indexOf(other.level));
 }
@@ -199,6 +200,21 @@ function certificates({ tls, time_ms: now }) {
       return [bad(`The ${name} in ${file} has ended`, end * 1000)];
     }
     return left < CERTIFICATE_MS ? [warn(`The ${name} in ${file} ends in ${format.span(left)}`)] : [];
+  });
+}
+
+function upstreams(now, before) {
+  return now.upstreams.flatMap(({ name, endpoints, failures }) => {
+    const aside = endpoints.filter(({ state }) => state !== 'available').map(({ address }) => address);
+    const lost = growth(failures, before.upstreams.find((earlier) => earlier.name === name)?.failures);
+    return [
+      ...(aside.length > 0 && aside.length === endpoints.length
+        ? [bad(`Upstream ${name}: all endpoints fail (${aside.join(', ')})`)]
+        : aside.length > 0
+          ? [warn(`Upstream ${name}: endpoints are set aside, because they fail: ${aside.join(', ')}`)]
+          : []),
+      ...(sum(lost) > 0 ? [warn(`Upstream ${name}: requests had no answer in the last minute: ${words(lost)}`)] : []),
+    ];
   });
 }
 
