@@ -137,7 +137,7 @@ pub(crate) fn install(root: &Path, tools: &[(&str, &str, &str)]) -> anyhow::Resu
 }
 
 /// Each program with the arguments that print its version, and its Debian package.
-const TOOLS: [(&str, &str, &str); 16] = [
+const TOOLS: [(&str, &str, &str); 17] = [
     ("curl", "--version", "curl"),
     ("openssl", "version", "openssl"),
     ("python3", "--version", "python3"),
@@ -149,6 +149,7 @@ const TOOLS: [(&str, &str, &str); 16] = [
     ("h2load", "--version", "nghttp2-client"),
     ("java", "--version", "openjdk-17-jdk-headless"),
     ("mvn", "--version", "maven"),
+    ("nginx", "-v", "nginx-light"),
     ("redis-server", "--version", "redis-server"),
     // `wrk --version` prints the version, but fails.
     ("which", "wrk", "wrk"),

@@ -83,6 +83,10 @@ fn peers(is_quick: bool) -> Vec<Piece> {
         "--connections 50 --seconds 1 --rounds 1 --warm-up-seconds 1",
     );
     let udp = sized("--calls 300000 --rounds 5", "--calls 2000 --rounds 1");
+    let proxy = sized(
+        "--warm-up-ms 500 --seconds 10 --rounds 5",
+        "--connections 8 --warm-up-ms 50 --requests 200 --rounds 1",
+    );
     let settle = if is_quick { "" } else { " --settle 10s" };
     let compare = "http --compare --scripts bench/peers";
     let each = "--per-connection --tls --tls-version";
@@ -94,6 +98,7 @@ fn peers(is_quick: bool) -> Vec<Piece> {
         ("http1", format!("{compare} {http}")),
         ("handshake-tls12", format!("peers handshake --tls --tls-version 1.2 {hands}")),
         ("udp", format!("peers udp {udp}")),
+        ("proxy-1k", format!("proxy --size 1024 {proxy}")),
     ];
     if !is_quick {
         all.extend([
@@ -111,9 +116,8 @@ fn peers(is_quick: bool) -> Vec<Piece> {
                 format!("http --compare {each} 1.3 {COMMON13} --tls-resume 1 {once}"),
             ),
             ("handshake-tls13", format!("peers handshake --tls --tls-version 1.3 {hands}")),
-            ("proxy-1k", format!("proxy --size 1024 {PROXY}")),
-            ("proxy-64k", format!("proxy --size 65536 {PROXY}")),
-            ("proxy-http2", format!("proxy --size 1024 --h2 {PROXY}")),
+            ("proxy-64k", format!("proxy --size 65536 {proxy}")),
+            ("proxy-http2", format!("proxy --size 1024 --h2 {proxy}")),
         ]);
     }
     let piece = |(name, words): (&str, String)| bench(name, Group::Peers, words, None);
@@ -123,8 +127,6 @@ fn peers(is_quick: bool) -> Vec<Piece> {
 /// The servers would choose different suites.
 const COMMON12: &str = "--tls-suite TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256";
 const COMMON13: &str = "--tls-suite TLS13_AES_128_GCM_SHA256";
-
-const PROXY: &str = "--warm-up-ms 500 --seconds 10 --rounds 5";
 
 /// The sizes of the lines.
 pub(super) const CONNECTIONS: [u32; 8] =
