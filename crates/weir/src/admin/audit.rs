@@ -9,7 +9,9 @@ use http::request::Parts;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::http::web::problem::Problem;
+use crate::core::publishing::Publishing;
+use crate::http::web::problem::{MessagePlace, Problem};
+use crate::http::web::publish::PublishOne;
 use crate::http::web::query::{self, Query};
 use crate::http::web::reply::{self, Reply};
 use crate::observe::audit::{Act, ActOutcome, Entry};
@@ -49,6 +51,24 @@ struct EntryView {
 pub(super) struct Published {
     first: OnceLock<String>,
     count: AtomicUsize,
+}
+
+/// The admin API as a publisher.
+pub(super) struct Operator<'a> {
+    pub(super) handle: &'a Handle,
+    pub(super) published: &'a Published,
+}
+
+impl PublishOne for Operator<'_> {
+    async fn publish(
+        &self,
+        publication: &Publication<'_>,
+        place: MessagePlace<'_>,
+    ) -> Result<Option<Publishing>, Problem> {
+        self.published.note(publication);
+        let publishing = self.handle.publish(publication);
+        publishing.map(Some).map_err(|error| Problem::publish(error, place))
+    }
 }
 
 /// `GET /v1/audit`.

@@ -10,7 +10,7 @@ use http::{Method, StatusCode};
 use hyper::body::Body;
 
 use super::added_pages::AddedPages;
-use super::audit::Published;
+use super::audit::{Operator, Published};
 use super::guard::{Need, Sender};
 use super::metrics::{Form, Metrics};
 use super::pages::Pages;
@@ -348,12 +348,8 @@ impl Routes {
             let body = self.read(head, body).await?;
             // The admin API has few connections, and they end when their peers stop reading.
             let reserve = |_| Ok(());
-            return publish::publish(&body.bytes, key.as_ref(), reserve, |publication, place| {
-                published.note(publication);
-                let publishing = self.handle.publish(publication);
-                publishing.map(Some).map_err(|error| Problem::publish(error, place))
-            })
-            .await;
+            let publisher = Operator { handle: &self.handle, published };
+            return publish::publish(&body.bytes, key.as_ref(), reserve, &publisher).await;
         }
         let body = self.read(head, body).await?;
         if route == Route::Drain {

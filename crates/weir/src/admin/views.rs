@@ -195,9 +195,10 @@ pub(super) async fn presence(
     let shared = handle.shared();
     shared.check_presence(&topic).map_err(|denied| match denied {
         Denied::Name(error) => Problem::field("topic", error.to_string()),
-        Denied::NotPermitted(detail) | Denied::NoPresence(detail) => {
-            Problem::new(Kind::NotFound, detail)
-        }
+        Denied::NotPermitted(detail)
+        | Denied::NoPresence(detail)
+        | Denied::Hook(detail)
+        | Denied::HookUnavailable(detail) => Problem::new(Kind::NotFound, detail),
     })?;
     let view = PresenceView::look(shared, topic, asked).await?;
     Ok(reply::json(StatusCode::OK, &view))

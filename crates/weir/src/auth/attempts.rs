@@ -14,6 +14,8 @@ use crate::limits::sources::{Source, Sources};
 pub(crate) enum TokenOrigin {
     /// A connection. All connections without a known address count as one source.
     Connection(Option<IpAddr>),
+    /// A request. Requests without a known address count like connections.
+    Request(Option<IpAddr>),
     /// A datagram, whose address may be forged.
     Datagram(IpAddr),
     /// A settled connection: `Refresh` has a rate of its own.
@@ -24,7 +26,7 @@ impl TokenOrigin {
     /// The address of a connection. A datagram's address proves nothing.
     pub(super) fn proven(self) -> Option<IpAddr> {
         match self {
-            TokenOrigin::Connection(source) => source,
+            TokenOrigin::Connection(source) | TokenOrigin::Request(source) => source,
             TokenOrigin::Datagram(_) | TokenOrigin::Settled => None,
         }
     }
@@ -92,7 +94,7 @@ impl Attempts {
         let by_source = self.by_source.load(Ordering::Relaxed);
         let limited = |table| Some(table).filter(|_| by_source);
         let places = match origin {
-            TokenOrigin::Connection(addr) => {
+            TokenOrigin::Connection(addr) | TokenOrigin::Request(addr) => {
                 [(limited(&self.of_connections), addr.unwrap_or(UNKNOWN)), (None, UNKNOWN)]
             }
             TokenOrigin::Datagram(addr) if is_signed => {

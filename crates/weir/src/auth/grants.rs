@@ -205,7 +205,7 @@ impl Act {
         format!("{verb} to {topic:?} is not permitted: it is none of the topics of the token")
     }
 
-    const fn verb(self) -> &'static str {
+    pub(crate) const fn verb(self) -> &'static str {
         self.right().name()
     }
 }

@@ -13,6 +13,7 @@ mod claim;
 mod credentials;
 pub(crate) mod devices;
 mod grants;
+mod hook;
 pub(crate) mod jwt;
 mod memory;
 mod secrets;
@@ -33,6 +34,7 @@ use weir_engine::Priority;
 use weir_store::Millis;
 use weir_wire::CloseReason;
 
+use crate::backends::questions::Questions;
 use crate::base::clock::{unix_millis, unix_time};
 use crate::base::config::{Config, ConfigError};
 use crate::base::model::AuthKind;
@@ -44,6 +46,7 @@ use claim::Confirmed;
 pub(crate) use credentials::CredentialsChange;
 use credentials::{ANONYMOUS, CERTIFICATE, Credentials, Who};
 pub(crate) use grants::{Act, Grant, GrantRef, SharedGrants};
+pub(crate) use hook::Refreshing;
 use jwt::Jwt;
 use jwt::issuers::NoNews;
 pub(crate) use secrets::Secrets;
@@ -65,6 +68,8 @@ pub(crate) struct Authenticator {
     source: Option<Arc<dyn TokenSource>>,
     confirmed: Confirmed,
     jwt: Arc<Jwt>,
+    /// Asks a backend about tokens that are not known here.
+    hooks: Option<Arc<Questions>>,
     verifier: Verifier,
     attempts: Attempts,
     counters: Arc<Counters>,
@@ -175,6 +180,7 @@ impl Authenticator {
             source,
             confirmed: Confirmed::default(),
             jwt,
+            hooks: None,
             verifier,
             attempts: Attempts::new(&config.auth),
             counters,
@@ -248,6 +254,7 @@ impl Authenticator {
             return Some(self.found(AuthKind::Jwt, Some(expiring), mark));
         }
         match self.source {
+            _ if self.hook().is_some() => None,
             Some(_) if source::is_token(token) => None,
             Some(_) | None => Some(self.found(AuthKind::Token, None, mark)),
         }
@@ -261,26 +268,51 @@ impl Authenticator {
     }
 
     /// Looks a token up in the store or verifies its signature, after [`Authenticator::look`] did
-    /// not know it. Waits at most as long as `Hello` may take.
+    /// not know it; then asks the hook. Waits for each at most as long as `Hello` may take.
     pub(crate) async fn ask(
         &self,
         token: &str,
         origin: TokenOrigin,
         mark: u64,
     ) -> Result<Bearer, NoBearer> {
-        let jwt = self.jwt_for(token);
-        let kind = if jwt.is_some() { AuthKind::Jwt } else { AuthKind::Device };
-        let attempt = self.attempts.begin(origin, jwt.is_some()).map_err(|after| {
+        self.ask_for(token, origin, None, mark).await
+    }
+
+    /// The same; `refreshing` is the settled connection that shows the token, if there is one.
+    async fn ask_for(
+        &self,
+        token: &str,
+        origin: TokenOrigin,
+        refreshing: Option<&Refreshing>,
+        mark: u64,
+    ) -> Result<Bearer, NoBearer> {
+        let (jwt, hook) = (self.jwt_for(token), self.hook());
+        let has_form = self.source.is_some() && source::is_token(token);
+        let mut kind = match jwt {
+            Some(_) => AuthKind::Jwt,
+            None if hook.is_some() && !has_form => AuthKind::Hook,
+            None => AuthKind::Device,
+        };
+        // A question to a backend costs more than a signature.
+        let is_costly = jwt.is_some() || hook.is_some();
+        let attempt = self.attempts.begin(origin, is_costly).map_err(|after| {
             self.counters.count_authentication(kind, AuthOutcome::Limited);
             NoBearer::Limited(after)
         })?;
-        let asked = match jwt {
+        let mut asked = match jwt {
             Some(jwt) => self.verify(jwt, token, origin.proven()).await,
+            None if hook.is_some() && !has_form => Ok(None),
             None => {
                 let asked = timeout(self.deadline(), self.check_with_source(token)).await;
                 asked.ok().flatten().ok_or(NoNews::Unavailable)
             }
         };
+        if let (Ok(None), Some(hook)) = (&asked, hook) {
+            kind = AuthKind::Hook;
+            let asking = Box::pin(self.ask_hook(hook, token, origin, refreshing));
+            let answered = timeout(self.deadline(), asking).await;
+            asked = answered.ok().flatten().ok_or(NoNews::Unavailable);
+        }
         match asked {
             Ok(expiring) => {
                 if expiring.is_some() {

@@ -4,7 +4,6 @@ use aws_lc_rs::hmac;
 use http::HeaderValue;
 
 /// The header that carries the signature.
-#[cfg_attr(test, expect(dead_code, reason = "hooks use it"))]
 pub(crate) const SIGNATURE: &str = "weir-signature";
 
 /// Signs a request: `t=SECONDS,v1=HEX`, where HEX is the HMAC-SHA256 of `SECONDS.BODY`.

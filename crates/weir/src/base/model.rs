@@ -245,6 +245,8 @@ weir_wire::named_enum! {
         Device = "device",
         /// A signed token.
         Jwt = "jwt",
+        /// A token that a hook knows.
+        Hook = "hook",
     }
 }
 

@@ -2,6 +2,7 @@
 //! events, the gateway handle.
 
 pub(crate) mod adoptions;
+pub(crate) mod asking;
 pub(crate) mod clients;
 pub(crate) mod drain;
 pub(crate) mod ends;

@@ -35,6 +35,10 @@ pub(crate) enum NotPublished {
     Field { field: &'static str, message: String },
     /// The caller lacks the right.
     NotPermitted(String),
+    /// The backend that was asked refuses it.
+    HookRefused(String),
+    /// The backend that was asked did not answer. Try again after the delay.
+    HookUnavailable(Duration),
     /// The message was refused.
     Error(PublishError),
     /// The embedding program has refused it.
@@ -63,11 +67,7 @@ impl Handle {
             }
             _ => shared.route_as(caller, publication).map(Some),
         });
-        published.inspect_err(|error| {
-            if let Some(cause) = error.cause() {
-                shared.counters().count_refused(cause);
-            }
-        })
+        published.inspect_err(|error| shared.count_not_published(error))
     }
 
     /// Passes a message to the embedding program, which alone decides. The program's own publishing
@@ -116,7 +116,17 @@ impl SharedState {
         publishing.inspect_err(|error| self.counters().count_refused(RefuseCause::of(error)))
     }
 
-    fn check_sender(&self, sender: Option<Sender<'_>>) -> Result<(), NotPublished> {
+    /// Counts the refusal of a caller's message.
+    pub(in crate::core) fn count_not_published(&self, error: &NotPublished) {
+        if let Some(cause) = error.cause() {
+            self.counters().count_refused(cause);
+        }
+    }
+
+    pub(in crate::core) fn check_sender(
+        &self,
+        sender: Option<Sender<'_>>,
+    ) -> Result<(), NotPublished> {
         let Some(sender) = sender else { return Ok(()) };
         self.publish_rates.take(sender, Nanos::now()).map_err(|after| {
             let per_second = self.config().limits.publishes_per_second;
@@ -401,13 +411,17 @@ impl NotPublished {
     /// The delay after which the same message may be accepted; `None` if it never will be.
     pub(crate) fn retry_after(&self) -> Option<Duration> {
         match self {
-            NotPublished::SenderRate { after, .. } => Some(*after),
+            NotPublished::SenderRate { after, .. } | NotPublished::HookUnavailable(after) => {
+                Some(*after)
+            }
             NotPublished::Error(error) => error.retry_after(),
             NotPublished::Refused(refusal) => {
                 let is_over_soon = matches!(refusal.code, ErrorCode::Busy | ErrorCode::RateLimited);
                 is_over_soon.then_some(RETRY_AFTER)
             }
-            NotPublished::Field { .. } | NotPublished::NotPermitted(_) => None,
+            NotPublished::Field { .. }
+            | NotPublished::NotPermitted(_)
+            | NotPublished::HookRefused(_) => None,
         }
     }
 
@@ -417,6 +431,8 @@ impl NotPublished {
             NotPublished::SenderRate { .. } => Some(RefuseCause::SenderRate),
             NotPublished::Field { .. } => Some(RefuseCause::InvalidField),
             NotPublished::NotPermitted(_) => Some(RefuseCause::NotPermitted),
+            NotPublished::HookRefused(_) => Some(RefuseCause::Hook),
+            NotPublished::HookUnavailable(_) => Some(RefuseCause::HookUnavailable),
             NotPublished::Error(error) => Some(RefuseCause::of(error)),
             NotPublished::Refused(_) => None,
         }
@@ -440,7 +456,10 @@ impl From<NotPublished> for Refusal {
                 ),
             ),
             NotPublished::Field { message, .. } => (ErrorCode::InvalidField, message),
-            NotPublished::NotPermitted(message) => (ErrorCode::NotPermitted, message),
+            NotPublished::NotPermitted(message) | NotPublished::HookRefused(message) => {
+                (ErrorCode::NotPermitted, message)
+            }
+            NotPublished::HookUnavailable(_) => (ErrorCode::Busy, UNAVAILABLE.to_owned()),
             NotPublished::Error(error) => return error.into(),
             NotPublished::Refused(refusal) => return refusal,
         };
@@ -448,7 +467,7 @@ impl From<NotPublished> for Refusal {
     }
 }
 
-fn check_fields(publication: &Publication<'_>) -> Result<(), NotPublished> {
+pub(in crate::core) fn check_fields(publication: &Publication<'_>) -> Result<(), NotPublished> {
     let Publication { content_type, key, .. } = publication;
     for (field, checked) in
         [("content_type", check_content_type(content_type)), ("key", check_key(key))]
@@ -484,6 +503,9 @@ fn check_length(field: &str, value: &str) -> Result<(), String> {
     Err(format!("{field} of {bytes} bytes is over the limit of {FIELD_BYTES_MAX}"))
 }
 
+/// The sentence for a question that a backend did not answer.
+pub(crate) const UNAVAILABLE: &str =
+    "the backend that decides about this topic does not answer; try again in a second";
 const NOT_TO_DEVICES: &str = "devices publish to topics only; a service needs the right \"publish\" \
                               to publish to a device or to all (auth.services, may)";
 /// Each message carries these fields, and no sensible media type or key is longer.

@@ -86,12 +86,18 @@ impl SharedState {
     async fn apply(&self, before: &Config, next: Arc<Config>) -> Result<Rechecked, ConfigError> {
         let backends = self.backends.prepare(&next)?;
         let credentials = self.auth.prepare(&next)?;
-        let has_classes = before.topic_classes != next.topic_classes;
+        let of_classes = |config: &Config| {
+            let hooks = &config.hooks;
+            (hooks.subscribe.upstream.clone(), hooks.publish.upstream.clone())
+        };
+        let has_classes =
+            before.topic_classes != next.topic_classes || of_classes(before) != of_classes(&next);
         let classes = has_classes.then(|| self.router.prepare(&next));
         self.set_config(Arc::clone(&next));
         self.admin_access.replace(&next.admin, &next.auth.services);
         self.limit(&next);
         self.backends.replace(backends);
+        self.questions.replace(&next);
         let of_credentials = self.auth.replace(credentials, &next);
         let topics = match classes {
             Some(classes) => self.router.replace(classes).await,

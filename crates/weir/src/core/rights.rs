@@ -1,6 +1,8 @@
 //! The rights of a caller to a topic, for connections, requests and datagrams.
 
-use weir_engine::{ConnId, DeviceRef};
+use std::net::IpAddr;
+
+use weir_engine::{ConnId, DeviceRef, Origin};
 
 use crate::auth::{Act, Grant};
 use crate::base::config::Actor;
@@ -14,6 +16,7 @@ use crate::topics::{Class, Destination, validate_name};
 pub(crate) struct Caller<'a> {
     pub(crate) grant: &'a Grant,
     pub(crate) device: CallerDevice<'a>,
+    pub(crate) came_by: CameBy,
 }
 
 /// The device of a caller.
@@ -25,6 +28,14 @@ pub(crate) enum CallerDevice<'a> {
     Connected(DeviceRef, ConnId),
 }
 
+/// The way on which a caller came.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum CameBy {
+    Connection(Origin),
+    Request(Option<IpAddr>),
+    Datagram(IpAddr),
+}
+
 /// The reason why an act is not permitted. Nothing has reached the router.
 #[derive(Debug)]
 pub(crate) enum Denied {
@@ -33,6 +44,10 @@ pub(crate) enum Denied {
     NotPermitted(String),
     /// The topic's class has no presence. The sentence for the caller.
     NoPresence(String),
+    /// The backend that was asked refuses it. The sentence for the caller.
+    Hook(String),
+    /// The backend that was asked did not answer. The sentence for the caller.
+    HookUnavailable(String),
 }
 
 impl SharedState {

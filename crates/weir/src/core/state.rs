@@ -14,6 +14,7 @@ use crate::auth::Authenticator;
 use crate::auth::admin::AdminAccess;
 use crate::auth::devices::Devices;
 use crate::backends::Backends;
+use crate::backends::questions::Questions;
 use crate::base::clock::unix_time;
 use crate::base::config::Config;
 use crate::base::diagnostics::Diagnostics;
@@ -53,6 +54,8 @@ pub(crate) struct SharedState {
     pub(crate) auth: Authenticator,
     /// The services that the gateway calls.
     pub(crate) backends: Arc<Backends>,
+    /// What hooks are asked.
+    pub(crate) questions: Arc<Questions>,
     /// The callers of the admin API. A reload replaces them.
     pub(crate) admin_access: AdminAccess,
     pub(crate) events: Arc<Bus>,
@@ -106,6 +109,7 @@ pub(crate) struct Doorkeepers {
     pub(crate) tls: Option<tls::Service>,
     pub(crate) auth: Authenticator,
     pub(crate) backends: Arc<Backends>,
+    pub(crate) questions: Arc<Questions>,
     pub(crate) device_store: Option<Arc<DeviceStore>>,
 }
 
@@ -169,7 +173,7 @@ impl SharedState {
         Observers { access_log, counters, diagnostics }: Observers,
         tables: TableLimits,
     ) -> Arc<SharedState> {
-        let Doorkeepers { tls, auth, backends, device_store } = doorkeepers;
+        let Doorkeepers { tls, auth, backends, questions, device_store } = doorkeepers;
         let activator =
             device_store.as_ref().filter(|_| config.activation.enabled).map(|devices| {
                 Activator::new(&config.activation, Arc::clone(devices), Arc::clone(&counters))
@@ -187,6 +191,7 @@ impl SharedState {
             devices: Devices::new(limits.connections_per_device_max),
             auth,
             backends,
+            questions,
             admin_access: AdminAccess::new(&config.admin, &config.auth.services),
             events: Arc::default(),
             ends: Ends::default(),

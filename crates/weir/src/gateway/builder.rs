@@ -14,6 +14,7 @@ use crate::admin::{AdminPage, OfProgram};
 use crate::auth::jwt::Jwt;
 use crate::auth::{Authenticator, TokenSource, Verifier};
 use crate::backends::Backends;
+use crate::backends::questions::Questions;
 use crate::base::config::{CertificateConfig, Config, ConfigError, Scope, TlsVersion};
 use crate::base::diagnostics::Diagnostics;
 use crate::base::model::Spoken;
@@ -216,12 +217,13 @@ impl GatewayBuilder {
         let (listeners, buffers) = bind_all(&config, &settling)?;
         let udp = udp::bind(&config, &resources).map_err(StartError::listen_udp)?;
         let (counters, own) = (Arc::<Counters>::default(), OwnNode::default());
-        let backends = Arc::new(Backends::new(&config)?);
+        let (backends, questions) = backends(&config, &counters)?;
         let start_tls =
             |workers| tls::Service::start(&config, workers, signing_keys, Arc::clone(&counters));
         let tls = settling.tls.as_ref().map(start_tls).transpose()?;
         let tokens = (tokens, device_store.clone());
         let auth = authenticator(&config, &resources, tokens, &counters)?;
+        let auth = auth.asking(Arc::clone(&questions));
         // Front threads and settling threads write to the access log.
         let recording = resources.front_threads(&config.threads) + resources.settling_threads();
         let access_log = AccessLog::start(&config.access_log, recording)?;
@@ -248,7 +250,7 @@ impl GatewayBuilder {
             buffers,
         };
         started.log(&config);
-        let doors = Doorkeepers { tls, auth, backends, device_store };
+        let doors = Doorkeepers { tls, auth, backends, questions, device_store };
         let topics = start_topics(&config, (&engine, own), &counters, broker).await?;
         let events = topics.events.clone();
         let observers = Observers { access_log, counters, diagnostics };
@@ -270,6 +272,16 @@ fn table_limits(open_files: &OpenFiles, shard: Option<usize>) -> TableLimits {
 
 fn byte_budget(config: &Config, resources: &Resources, bytes: usize) -> Arc<Budget> {
     Budget::with_classes(bytes, config.retention_bytes(resources), CLASS_NUMBERS)
+}
+
+/// The services that the gateway calls, and what it asks them.
+fn backends(
+    config: &Config,
+    counters: &Arc<Counters>,
+) -> Result<(Arc<Backends>, Arc<Questions>), ConfigError> {
+    let backends = Arc::new(Backends::new(config)?);
+    let questions = Questions::new(config, Arc::clone(&backends), Arc::clone(counters));
+    Ok((backends, questions))
 }
 
 fn authenticator(

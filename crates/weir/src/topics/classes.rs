@@ -9,7 +9,7 @@ use weir_engine::{Priority, SlowPolicy, TopicMessage};
 
 use super::ticker::Ticker;
 use super::{MessagePosition, RouteError};
-use crate::base::config::{Actor, CLASSES_MAX, Config, Scope, TopicClass};
+use crate::base::config::{Actor, CLASSES_MAX, Config, HooksConfig, Scope, TopicClass};
 use crate::base::pattern::Pattern;
 use crate::limits::bucket::Rate;
 
@@ -33,6 +33,10 @@ pub(crate) struct Class {
     pub(crate) presence: bool,
     /// Actors that may see who is in a topic, of those that may subscribe.
     pub(crate) presence_for: Vec<Actor>,
+    /// The upstream that is asked whether a device may publish.
+    pub(crate) publish_hook: Option<Arc<str>>,
+    /// The upstream that is asked whether a device may subscribe.
+    pub(crate) subscribe_hook: Option<Arc<str>>,
     /// Whether its topics belong to the cluster, and not to this node alone.
     pub(crate) is_cluster: bool,
     /// Whether a resume from an unknown position begins with the oldest retained message.
@@ -111,14 +115,16 @@ impl Classes {
         let mut class = |class: &TopicClass| {
             let number = numbers.of(&class.pattern, &is_unused);
             let ticker = (!class.tick.is_zero()).then(|| ticker(class.tick));
-            Arc::new(Class { number, ..Class::new(class, ticker, frame_bytes_max, has_broker) })
+            let made = Class::new(class, ticker, frame_bytes_max, has_broker);
+            Arc::new(Class { number, ..made.with_hooks(class, &config.hooks) })
         };
         let ordered = config.topic_classes.iter().map(&mut class).collect();
         let default = TopicClass { pattern: "*".to_owned(), ..TopicClass::default() };
+        let made = Class::new(&default, None, frame_bytes_max, has_broker);
         let default = Class {
             number: numbers.of_default(),
             is_default: true,
-            ..Class::new(&default, None, frame_bytes_max, has_broker)
+            ..made.with_hooks(&default, &config.hooks)
         };
         Self { ordered, default: Arc::new(default), tickers, patterns: numbers.patterns }
     }
@@ -215,6 +221,8 @@ impl Class {
             history: class.history,
             presence: class.presence,
             presence_for: class.presence_for.clone(),
+            publish_hook: None,
+            subscribe_hook: None,
             is_cluster: has_broker && class.scope != Some(Scope::Node),
             resumes_from_oldest: class.resumes_from_oldest(),
             priority: class.priority,
@@ -237,6 +245,19 @@ impl Class {
                 per_second: class.publishes_per_second,
                 burst: class.publish_burst.max(1),
             }),
+        }
+    }
+
+    /// The class with its own hooks, or else with those for all topics.
+    fn with_hooks(self, class: &TopicClass, hooks: &HooksConfig) -> Self {
+        let of = |own: &Option<String>, all: &str| {
+            let name = own.as_deref().unwrap_or(all);
+            (!name.is_empty()).then(|| Arc::from(name))
+        };
+        Self {
+            publish_hook: of(&class.publish_hook, &hooks.publish.upstream),
+            subscribe_hook: of(&class.subscribe_hook, &hooks.subscribe.upstream),
+            ..self
         }
     }
 

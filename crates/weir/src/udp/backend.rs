@@ -12,7 +12,7 @@ use crate::base::clock::unix_millis;
 use crate::base::model::{Accepted, Payload, Publication, Target};
 use crate::core::handle::{Handle, Refusal};
 use crate::core::publishing::Publishing;
-use crate::core::rights::{Caller, CallerDevice};
+use crate::core::rights::{Caller, CallerDevice, CameBy};
 use crate::limits::rates::Sender;
 use crate::provisioning::activation::{Activated, ActivationError, RequestOrigin};
 
@@ -143,7 +143,7 @@ impl Front {
         })
     }
 
-    fn publish_for(
+    async fn publish_for(
         &self,
         requester: &Requester,
         publish: &v1::Publish,
@@ -165,8 +165,10 @@ impl Front {
         let device = requester.device.as_deref();
         let sender = (!requester.is_service).then(|| Sender::new(device, Some(source)));
         let grant = &*requester.grant;
-        let caller = Caller { grant, device: CallerDevice::Named(device) };
-        self.handle.publish_as(&caller, sender, &publication).map_err(|error| {
+        let came_by = CameBy::Datagram(source);
+        let caller = Caller { grant, device: CallerDevice::Named(device), came_by };
+        let publishing = self.handle.publish_asking(&caller, sender, &publication);
+        Box::pin(publishing).await.map_err(|error| {
             let after = error.retry_after();
             refused(error.into(), after)
         })
@@ -223,7 +225,7 @@ impl Backend for Front {
     ) -> Answer<'a, Option<Accepted>> {
         Box::pin(async move {
             let requester = self.requester(token, source).await?;
-            let Some(publishing) = self.publish_for(&requester, publish, source)? else {
+            let Some(publishing) = self.publish_for(&requester, publish, source).await? else {
                 return Ok(None);
             };
             publishing.await.map(Some).map_err(|error| {

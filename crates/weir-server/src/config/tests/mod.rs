@@ -426,7 +426,16 @@ fn the_example_loads_as_it_is_and_with_every_key_uncommented() {
     // Keys that are absent by default have an example.
     let (scope, resume_from_oldest) = (Some(weir::Scope::Node), Some(false));
     let default = weir::TopicClass::default();
-    assert_eq!(*classes, [weir::TopicClass { pattern, scope, resume_from_oldest, ..default }]);
+    let (publish_hook, subscribe_hook) = (Some(String::new()), Some(String::new()));
+    let class = weir::TopicClass {
+        pattern,
+        scope,
+        resume_from_oldest,
+        publish_hook,
+        subscribe_hook,
+        ..default
+    };
+    assert_eq!(*classes, [class]);
     assert_eq!(settings.store.kind.take(), Some(StoreKind::Embedded));
     settings.gateway.auth = weir::AuthConfig::default();
     settings.gateway.topic_classes.clear();

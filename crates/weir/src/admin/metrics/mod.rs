@@ -9,6 +9,7 @@ mod cluster;
 mod connections;
 mod descriptors;
 mod families;
+mod hooks;
 mod http;
 mod presence;
 mod store;
@@ -96,6 +97,7 @@ impl Collector for Gateway {
         self.tls(&mut families)?;
         self.http(&mut families)?;
         self.udp(&mut families)?;
+        self.hooks(&mut families)?;
         self.devices(&mut families)?;
         self.upstreams(&mut families)?;
         self.readiness(&mut families)?;
@@ -472,7 +474,10 @@ impl Gateway {
             | SubscribeRefuseCause::NotPermitted
             | SubscribeRefuseCause::Broker
             | SubscribeRefuseCause::NoPresence
-            | SubscribeRefuseCause::PresenceMembersMax => 0,
+            | SubscribeRefuseCause::PresenceMembersMax
+            | SubscribeRefuseCause::Hook
+            | SubscribeRefuseCause::HookUnavailable
+            | SubscribeRefuseCause::HookWaiting => 0,
         };
         self.handle.counters().subscribe_refused(cause) + shards
     }

@@ -108,7 +108,13 @@ crate::config_words!(Priority, Right);
 /// The kinds of credentials that need no look-up of the id: all except those of stored devices.
 impl Word for AuthKind {
     fn all() -> Vec<Self> {
-        vec![AuthKind::Anonymous, AuthKind::Certificate, AuthKind::Jwt, AuthKind::Token]
+        vec![
+            AuthKind::Anonymous,
+            AuthKind::Certificate,
+            AuthKind::Jwt,
+            AuthKind::Token,
+            AuthKind::Hook,
+        ]
     }
 
     fn word(self) -> &'static str {

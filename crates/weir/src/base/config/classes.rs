@@ -72,6 +72,13 @@ crate::config_table! {
         /// Callers that may subscribe, in the same form.
         subscribe: Vec<Actor> = vec![Actor::Devices, Actor::Services],
             allowed("labels that a token carries");
+        /// The upstream that is asked whether a device may publish to these topics; its path and its
+        /// other rules are those of `hooks.publish`. Empty: none. Absent: `hooks.publish.upstream`.
+        publish_hook: Option<String>, allowed("the name of one of [[upstreams]], or \"\""),
+            example("\"\"");
+        /// The same for subscriptions and `hooks.subscribe`.
+        subscribe_hook: Option<String>, allowed("the name of one of [[upstreams]], or \"\""),
+            example("\"\"");
         /// Messages per second that one topic takes on average, from all publishers. 0: no limit.
         publishes_per_second: u32, range(0..=RATE_MAX), unit("messages a second");
         /// Messages that a topic takes at once after a silence.

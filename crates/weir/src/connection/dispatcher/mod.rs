@@ -6,6 +6,7 @@ mod refresh;
 mod run;
 mod subscribe;
 mod terms;
+mod waiting;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,22 +24,24 @@ use weir_wire::{CloseReason, ErrorCode, ProstMessage, hot};
 
 use crate::auth::devices::NotEntered;
 use crate::auth::{Act, Grant, HeldGrant, OWN_GRANT};
+use crate::backends::questions::Outcome;
 use crate::base::clock::{unix_millis, unix_time};
 use crate::base::model::{Accepted, Payload, Publication, Target};
 use crate::base::{frames, mailboxes};
-use crate::connection::reports::{Room, cost};
+use crate::connection::reports::Room;
 use crate::core::adoptions::Pending;
 use crate::core::events::EventKind;
 use crate::core::handle::{Handle, Refusal};
 use crate::core::publishing::Publishing;
 use crate::core::recheck::Recheck;
-use crate::core::rights::{Caller, CallerDevice, Denied};
+use crate::core::rights::{Caller, CallerDevice, CameBy, Denied};
 use crate::core::state::SharedState;
 use crate::topics::Subscriber;
 use ended::Ended;
 use refresh::{Found, Refreshes};
 pub(crate) use run::run;
 use terms::Terms;
+use waiting::{Answered, Waiting};
 
 /// The jobs that result from one shard's reports.
 ///
@@ -55,6 +58,15 @@ struct Dispatcher {
     carried_out: u64,
     terms: Terms,
     refreshes: Refreshes,
+    waiting: Waiting,
+}
+
+/// Where the dispatcher gets the results of its tasks.
+struct Results {
+    /// Checked tokens; see [`Dispatcher::take_found`].
+    found: mpsc::Receiver<Found>,
+    /// Answers of hooks; see [`Dispatcher::take_answered`].
+    answered: mpsc::Receiver<Answered>,
 }
 
 enum Job {
@@ -87,6 +99,10 @@ enum Job {
         topic: String,
         position: Option<Position>,
         presence: bool,
+    },
+    /// Carry out the first of what the connection has waiting.
+    Next {
+        conn: ConnId,
     },
     /// Push the next replay chunk.
     ResumeNext {
@@ -137,24 +153,23 @@ struct Asker {
 struct OutOfCredit(Job);
 
 impl Dispatcher {
-    /// Also returns the receiver of checked tokens; see [`Dispatcher::take_found`].
-    fn new(handle: Handle, shard: usize, room: Arc<Room>) -> (Self, mpsc::Receiver<Found>) {
+    fn new(handle: Handle, shard: usize, room: Arc<Room>) -> (Self, Results) {
         let shared = Arc::clone(handle.shared());
         let terms = Terms::new(shared.config().auth.expiring_notice);
         let (refreshes, found) = Refreshes::new();
-        (
-            Self {
-                shared,
-                shard,
-                room,
-                handle,
-                jobs: VecDeque::new(),
-                carried_out: 0,
-                terms,
-                refreshes,
-            },
-            found,
-        )
+        let (waiting, answered) = Waiting::new(shared.counters());
+        let dispatcher = Self {
+            shared,
+            shard,
+            room,
+            handle,
+            jobs: VecDeque::new(),
+            carried_out: 0,
+            terms,
+            refreshes,
+            waiting,
+        };
+        (dispatcher, Results { found, answered })
     }
 
     /// Takes a report. Memberships and refused resumes are counted down at once, since their +1 or
@@ -202,6 +217,7 @@ impl Dispatcher {
     fn footprint(&self) -> Footprint {
         let mut sum = self.terms.footprint();
         sum += Footprint::new(self.jobs.len(), rounded(self.jobs.capacity() * size_of::<Job>()));
+        sum += self.waiting.footprint();
         sum
     }
 
@@ -238,15 +254,11 @@ impl Dispatcher {
         match job {
             Job::Adopted { conn, ticket } => self.welcome(conn, ticket),
             Job::Received { conn, device, origin, body } => {
-                self.handle_frame(Asker { conn, device, origin }, &body);
-                self.room.give(cost(&Report::Received { conn, device, origin, body }));
-                if self.room.take_awaited() {
-                    self.shared.mailbox(self.shard).wake();
-                }
+                self.receive(Asker { conn, device, origin }, body);
                 Ok(())
             }
             Job::Closed { conn, device, origin, reason, transport, peer, age_ticks, topics } => {
-                self.end(Ended {
+                self.receive_end(Ended {
                     conn,
                     device,
                     origin,
@@ -262,6 +274,10 @@ impl Dispatcher {
                 let mut subscriber = Subscriber::new(conn, format);
                 (subscriber.position, subscriber.presence) = (position, presence);
                 self.subscribe(device, topic, subscriber)
+            }
+            Job::Next { conn } => {
+                self.carry_out_next(conn);
+                Ok(())
             }
             Job::ResumeNext { conn, topic, resume, after } => {
                 match self.shared.mailbox(self.shard).try_credit(CreditKind::Control) {
@@ -359,19 +375,21 @@ impl Dispatcher {
         Ok(())
     }
 
-    fn handle_frame(&mut self, asker: Asker, body: &[u8]) {
+    /// `outcome`: the answer of the hook that decides about it.
+    fn handle_frame(&mut self, asker: Asker, body: &[u8], outcome: Option<Outcome>) {
         // A replaced or revoked connection is about to be closed; its messages no longer count.
         if !self.shared.devices.has(asker.device, asker.conn) {
             return;
         }
         let handled = match hot::FromDevice::decode(body) {
             Ok(hot::FromDevice::Publish) => {
-                hot::Publish::decode(body).map(|publish| self.handle_publish(asker, &publish))
+                let publish = hot::Publish::decode(body);
+                publish.map(|publish| self.handle_publish(asker, &publish, outcome))
             }
             Ok(hot::FromDevice::Other) => {
                 let message = ClientMessage::decode(body).map(|message| message.kind);
                 let malformed = |_| weir_wire::WireError::MessageMalformed("not a ClientMessage");
-                message.map_err(malformed).map(|kind| self.handle_message(asker, kind))
+                message.map_err(malformed).map(|kind| self.handle_message(asker, kind, outcome))
             }
             // The shard answers these.
             Ok(hot::FromDevice::Ping { .. } | hot::FromDevice::Unknown) => Ok(()),
@@ -382,11 +400,16 @@ impl Dispatcher {
         }
     }
 
-    fn handle_message(&mut self, asker: Asker, kind: Option<client_message::Kind>) {
+    fn handle_message(
+        &mut self,
+        asker: Asker,
+        kind: Option<client_message::Kind>,
+        outcome: Option<Outcome>,
+    ) {
         use client_message::Kind;
         let conn = asker.conn;
         match kind {
-            Some(Kind::Subscribe(subscribe)) => self.want_topic(asker, subscribe),
+            Some(Kind::Subscribe(subscribe)) => self.want_topic(asker, subscribe, outcome),
             Some(Kind::Unsubscribe(Unsubscribe { topic })) => self.leave_topic(asker, topic),
             Some(Kind::Refresh(refresh)) => self.refresh(asker, refresh.token),
             Some(Kind::Hello(_)) => {
@@ -431,19 +454,20 @@ impl Dispatcher {
         }
     }
 
-    fn handle_publish(&mut self, asker: Asker, publish: &hot::Publish<'_>) {
+    fn handle_publish(
+        &mut self,
+        asker: Asker,
+        publish: &hot::Publish<'_>,
+        outcome: Option<Outcome>,
+    ) {
         let limit = self.shared.router.name_bytes_max();
-        let publication = Publication {
-            target: Target::Topic(publish.topic),
-            payload: payload_of(publish),
-            content_type: publish.content_type,
-            key: publish.key,
-            ttl: None,
-            sender: Some(asker.conn),
-            idempotency_key: None,
-        };
+        let publication = publication_of(asker, publish);
         let grant = self.grant(asker);
-        let published = self.handle.publish_as(&caller(&grant, asker), None, &publication);
+        let caller = caller(&grant, asker);
+        let published = match outcome {
+            None => self.handle.publish_as(&caller, None, &publication),
+            Some(outcome) => self.handle.publish_answered(&caller, &publication, outcome),
+        };
         drop(grant);
         let frame = match published.map_err(Refusal::from) {
             Ok(Some(publishing)) if publishing.accepted().is_none() => {
@@ -489,7 +513,21 @@ impl Dispatcher {
 
 /// A connection as a caller.
 fn caller(grant: &Grant, asker: Asker) -> Caller<'_> {
-    Caller { grant, device: CallerDevice::Connected(asker.device, asker.conn) }
+    let device = CallerDevice::Connected(asker.device, asker.conn);
+    Caller { grant, device, came_by: CameBy::Connection(asker.origin) }
+}
+
+/// The message of a frame.
+fn publication_of<'a>(asker: Asker, publish: &hot::Publish<'a>) -> Publication<'a> {
+    Publication {
+        target: Target::Topic(publish.topic),
+        payload: payload_of(publish),
+        content_type: publish.content_type,
+        key: publish.key,
+        ttl: None,
+        sender: Some(asker.conn),
+        idempotency_key: None,
+    }
 }
 
 /// The answer to a message that was accepted; `None`: the embedding program took it elsewhere.

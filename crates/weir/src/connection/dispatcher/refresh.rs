@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
-use weir_engine::{ConnId, DeviceRef};
+use weir_engine::{ConnId, DeviceRef, Origin};
 use weir_store::Millis;
 use weir_wire::v1::server_message::Kind;
 use weir_wire::v1::{Expiring, Refreshed};
@@ -14,7 +14,7 @@ use weir_wire::{CloseReason, ErrorCode};
 use super::terms::{Due, NoRefresh};
 use super::{Asker, Dispatcher, Job, OutOfCredit};
 use crate::auth::Term;
-use crate::auth::{Admission, NoBearer, TokenOrigin};
+use crate::auth::{Admission, NoBearer, Refreshing};
 use crate::base::clock::unix_millis;
 use crate::base::frames;
 use crate::core::state::SharedState;
@@ -77,13 +77,13 @@ impl Dispatcher {
 
     /// Checks the token in a task of its own: that takes time, and the store may have to be asked.
     pub(super) fn refresh(&mut self, asker: Asker, token: String) {
-        let Asker { conn, device, .. } = asker;
+        let Asker { conn, device, origin } = asker;
         let refused = match self.terms.begin_refresh(conn, unix_millis()) {
             Ok(()) => match self.refreshes.found.clone().try_reserve_owned() {
                 Ok(place) => {
                     let shared = Arc::clone(&self.shared);
                     tokio::spawn(async move {
-                        let admitted = find(&shared, device, conn, &token).await;
+                        let admitted = find(&shared, (device, conn, origin), &token).await;
                         place.send(Found { conn, device, admitted });
                     });
                     return;
@@ -163,11 +163,16 @@ impl Dispatcher {
 /// The permissions of a token for the device of a connection; `None`: the connection has gone.
 async fn find(
     shared: &SharedState,
-    device: DeviceRef,
-    conn: ConnId,
+    (device, conn, origin): (DeviceRef, ConnId, Origin),
     token: &str,
 ) -> Option<Result<Admission, NoBearer>> {
-    let bearer = match shared.auth.find(token, TokenOrigin::Settled, shared.devices.mark()).await {
+    let mark = shared.devices.mark();
+    let refreshing = Refreshing {
+        conn,
+        device: shared.devices.id_of(device, conn)?,
+        source: shared.admission.source(origin).map(|source| source.to_string()),
+    };
+    let bearer = match shared.auth.find_again(token, &refreshing, mark).await {
         Ok(bearer) => bearer,
         Err(no_bearer) => return Some(Err(no_bearer)),
     };

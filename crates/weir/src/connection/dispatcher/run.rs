@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 use tracing::error;
 
-use super::Dispatcher;
+use super::{Dispatcher, Results};
 use crate::connection::reports::{BATCH_REPORTS, Reports};
 use crate::core::handle::Handle;
 use crate::core::state::SharedState;
@@ -23,7 +23,8 @@ pub(crate) async fn run(handle: Handle, shard: usize, mut reports: Reports) {
     let shared = Arc::clone(handle.shared());
     let room = Arc::clone(reports.room());
     let _watch = Watch { shared: Arc::clone(&shared), shard };
-    let (mut dispatcher, mut found) = Dispatcher::new(handle, shard, Arc::clone(&room));
+    let (mut dispatcher, results) = Dispatcher::new(handle, shard, Arc::clone(&room));
+    let Results { mut found, mut answered } = results;
     let mut rechecks = shared.rechecks.receiver(shard);
     let mut batch = Vec::with_capacity(BATCH_REPORTS);
     let mut pause = PAUSE_MIN;
@@ -38,6 +39,11 @@ pub(crate) async fn run(handle: Handle, shard: usize, mut reports: Reports) {
             // The dispatcher keeps a sender, so the channel never closes.
             Some(found) = found.recv() => {
                 dispatcher.take_found(found);
+                true
+            }
+            // Likewise.
+            Some(answered) = answered.recv() => {
+                dispatcher.take_answered(answered);
                 true
             }
             // The shared state keeps a sender, so the channel never closes.
@@ -58,6 +64,9 @@ pub(crate) async fn run(handle: Handle, shard: usize, mut reports: Reports) {
         }
         while let Ok(found) = found.try_recv() {
             dispatcher.take_found(found);
+        }
+        while let Ok(answered) = answered.try_recv() {
+            dispatcher.take_answered(answered);
         }
         if room.take_awaited() {
             shared.mailbox(shard).wake();

@@ -7,8 +7,10 @@ use weir_wire::v1::Subscribe;
 
 use super::{Asker, Dispatcher, Job, OutOfCredit, caller};
 use crate::auth::Act;
+use crate::backends::questions::Outcome;
 use crate::base::frames;
 use crate::base::model::SubscribeError;
+use crate::core::asking::subscribe_answered;
 use crate::core::events::EventKind;
 use crate::core::rights::Denied;
 use crate::observe::counters::SubscribeRefuseCause;
@@ -27,8 +29,12 @@ impl Dispatcher {
                 .count_subscribe_refused(SubscribeRefuseCause::TopicsPerConnectionMax);
             self.answer(asker.conn, frames::error(ErrorCode::TooManyTopics, message, "", 0));
         }
-        for subscribe in topics.into_iter().take(limit).rev() {
-            self.want_topic(asker, subscribe);
+        let topics = topics.into_iter().take(limit);
+        if self.shared.questions.asks_acts() {
+            return self.receive_first(asker, topics.collect());
+        }
+        for subscribe in topics.rev() {
+            self.want_topic(asker, subscribe, None);
         }
     }
 
@@ -62,8 +68,14 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Queues a subscription, if the topic's name is valid and the connection has the right.
-    pub(super) fn want_topic(&mut self, asker: Asker, subscribe: Subscribe) {
+    /// Queues a subscription, if the topic's name is valid, the connection has the right, and the
+    /// hook permits it.
+    pub(super) fn want_topic(
+        &mut self,
+        asker: Asker,
+        subscribe: Subscribe,
+        outcome: Option<Outcome>,
+    ) {
         let Subscribe { topic, position, presence } = subscribe;
         let conn = asker.conn;
         let checked = match presence {
@@ -73,6 +85,8 @@ impl Dispatcher {
             }
             false => self.check(asker, Act::Subscribe, &topic),
         };
+        let answered = |outcome| subscribe_answered(&topic, outcome);
+        let checked = checked.and_then(|()| outcome.map_or(Ok(()), answered));
         let Err(denied) = checked else {
             let Asker { device, origin, .. } = asker;
             let format = origin.format();
@@ -96,6 +110,15 @@ impl Dispatcher {
                 self.shared.counters().count_subscribe_refused(SubscribeRefuseCause::NotPermitted);
                 frames::error(ErrorCode::NotPermitted, message, &topic, 0)
             }
+            Denied::Hook(message) => {
+                self.shared.counters().count_subscribe_refused(SubscribeRefuseCause::Hook);
+                frames::error(ErrorCode::NotPermitted, message, &topic, 0)
+            }
+            Denied::HookUnavailable(message) => {
+                let cause = SubscribeRefuseCause::HookUnavailable;
+                self.shared.counters().count_subscribe_refused(cause);
+                frames::error(ErrorCode::Busy, message, &topic, 0)
+            }
             Denied::NoPresence(message) => {
                 self.shared.counters().count_subscribe_refused(SubscribeRefuseCause::NoPresence);
                 frames::error(ErrorCode::NotSupported, message, &topic, 0)
@@ -116,7 +139,12 @@ impl Dispatcher {
                 let message = error.to_string();
                 self.answer(conn, frames::error(ErrorCode::TopicName, message, "", 0));
             }
-            Err(Denied::NotPermitted(_) | Denied::NoPresence(_)) => {
+            Err(
+                Denied::NotPermitted(_)
+                | Denied::NoPresence(_)
+                | Denied::Hook(_)
+                | Denied::HookUnavailable(_),
+            ) => {
                 self.answer(conn, left(&topic));
             }
         }

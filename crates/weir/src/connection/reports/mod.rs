@@ -203,7 +203,7 @@ impl Room {
 /// The bytes that a report counts against `RECEIVED_BYTES_MAX`.
 pub(crate) fn cost(report: &Report) -> usize {
     match report {
-        Report::Received { body, .. } => body.len() + size_of::<Report>(),
+        Report::Received { body, .. } => frame_cost(body),
         Report::Adopted { .. }
         | Report::Refused { .. }
         | Report::NotEntered { .. }
@@ -214,6 +214,11 @@ pub(crate) fn cost(report: &Report) -> usize {
         | Report::Retired { .. }
         | Report::Drained { .. } => 0,
     }
+}
+
+/// The same for the frame of a device.
+pub(crate) fn frame_cost(body: &[u8]) -> usize {
+    body.len() + size_of::<Report>()
 }
 
 /// Reports taken at a time.

@@ -9,9 +9,9 @@ use utoipa::ToSchema;
 use weir_engine::Nanos;
 use weir_wire::v1::Position;
 
-use super::Api;
+use super::{Api, RETRY_AFTER, caller_as};
 use crate::auth::{Act, Requester};
-use crate::core::rights::{self, CallerDevice, Denied};
+use crate::core::rights::Denied;
 use crate::core::state::SharedState;
 use crate::http::Caller;
 use crate::http::web::problem::{Kind, Problem};
@@ -48,7 +48,7 @@ impl Api {
         requester: &Requester,
         (topic, range): (&str, Range),
     ) -> Result<Reply, Problem> {
-        self.check_history(requester, topic)?;
+        self.check_history(caller, requester, topic).await?;
         let bytes_max = range.bytes_max.min(caller.ledger.part_bytes());
         let range = Range { bytes_max, ..range };
         let (history, mut charge) = self.find_history(caller, topic, range).await?;
@@ -99,24 +99,39 @@ impl Api {
 
     /// Refuses a caller that may not subscribe to the topic, and a topic whose class hides its
     /// history.
-    fn check_history(&self, requester: &Requester, topic: &str) -> Result<(), Problem> {
+    async fn check_history(
+        &self,
+        caller: &Caller,
+        requester: &Requester,
+        topic: &str,
+    ) -> Result<(), Problem> {
         let shared = self.handle.shared();
-        let device = CallerDevice::Named(requester.device.as_deref());
-        let caller = rights::Caller { grant: &requester.grant, device };
-        match shared.permit(&caller, Act::Subscribe, topic) {
-            Ok(destination) if destination.class().history => Ok(()),
+        let caller = caller_as(requester, caller);
+        let permitted = match shared.permit(&caller, Act::Subscribe, topic) {
+            Ok(destination) if destination.class().history => None,
             Ok(destination) => {
                 let class = destination.class();
                 let pattern = class.pattern.as_str();
                 let detail =
                     format!("topics of class {pattern:?} have no history (topic_classes, history)");
-                Err(Problem::new(Kind::NotFound, detail))
+                Some(Problem::new(Kind::NotFound, detail))
             }
-            Err(Denied::Name(error)) => Err(Problem::field("topic", error.to_string())),
-            Err(Denied::NotPermitted(detail) | Denied::NoPresence(detail)) => {
-                Err(Problem::forbidden(detail).at("topic"))
-            }
+            Err(denied) => Some(denied_history(denied)),
+        };
+        match permitted {
+            Some(problem) => Err(problem),
+            None => shared.check_asking(&caller, topic).await.map_err(denied_history),
         }
+    }
+}
+
+fn denied_history(denied: Denied) -> Problem {
+    match denied {
+        Denied::Name(error) => Problem::field("topic", error.to_string()),
+        Denied::NotPermitted(detail) | Denied::NoPresence(detail) | Denied::Hook(detail) => {
+            Problem::forbidden(detail).at("topic")
+        }
+        Denied::HookUnavailable(detail) => Problem::retry(Kind::Busy, RETRY_AFTER, detail),
     }
 }
 

@@ -29,6 +29,7 @@ use crate::auth::{Bearer, NoBearer, Requester, TokenOrigin};
 use crate::base::config::Config;
 use crate::base::derived::Derived;
 use crate::base::host::{Host, Hosts};
+use crate::core::rights::{self, CallerDevice, CameBy};
 use crate::http::web::body::{self, Announced, Room};
 use crate::http::web::head::bearer_token;
 use crate::http::web::idempotency::key_of;
@@ -363,7 +364,7 @@ impl Api {
     async fn requester(&self, caller: &Caller, shown: Shown) -> Result<Requester, Problem> {
         let shared = self.handle.shared();
         let is_shown = !matches!(shown, Shown::Nothing(_));
-        let origin = TokenOrigin::Connection(caller.peer);
+        let origin = TokenOrigin::Request(caller.peer);
         let bearer = match shown {
             Shown::Nothing(bearer) | Shown::Known(bearer) => Some(bearer),
             Shown::Asks(token, mark) => match Box::pin(shared.auth.ask(&token, origin, mark)).await
@@ -441,6 +442,12 @@ fn options(route: Route) -> Reply {
     headers.insert(ALLOW, HeaderValue::from_static(route.methods()));
     Cors::permit(headers, route.methods());
     reply
+}
+
+/// The sender of a request, as a caller of topics.
+fn caller_as<'a>(requester: &'a Requester, caller: &Caller) -> rights::Caller<'a> {
+    let device = CallerDevice::Named(requester.device.as_deref());
+    rights::Caller { grant: &requester.grant, device, came_by: CameBy::Request(caller.peer) }
 }
 
 const OWN_BEGINNINGS: [&str; 3] = ["/v1/", "/auth/", "/openapi.json"];

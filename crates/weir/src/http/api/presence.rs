@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use http::StatusCode;
 
-use super::Api;
+use super::{Api, RETRY_AFTER, caller_as};
 use crate::auth::Requester;
-use crate::core::rights::{self, CallerDevice, Denied};
+use crate::core::rights::Denied;
 use crate::http::Caller;
 use crate::http::web::presence::{PageAsked, PresenceView};
 use crate::http::web::problem::{Kind, Problem};
@@ -20,7 +20,7 @@ impl Api {
         topic: String,
         asked: PageAsked,
     ) -> Result<Reply, Problem> {
-        self.check_presence(requester, &topic)?;
+        self.check_presence(caller, requester, &topic).await?;
         let view = PresenceView::look(self.handle.shared(), topic, asked).await?;
         let mut charge = caller.ledger.charge(view.bytes())?;
         let bytes = serde_json::to_vec(&view).unwrap_or_default();
@@ -30,14 +30,23 @@ impl Api {
         Ok(reply)
     }
 
-    fn check_presence(&self, requester: &Requester, topic: &str) -> Result<(), Problem> {
+    async fn check_presence(
+        &self,
+        caller: &Caller,
+        requester: &Requester,
+        topic: &str,
+    ) -> Result<(), Problem> {
         let shared = self.handle.shared();
-        let device = CallerDevice::Named(requester.device.as_deref());
-        let caller = rights::Caller { grant: &requester.grant, device };
-        shared.permit_presence(&caller, topic).map(|_| ()).map_err(|denied| match denied {
+        let caller = caller_as(requester, caller);
+        let problem = |denied| match denied {
             Denied::Name(error) => Problem::field("topic", error.to_string()),
-            Denied::NotPermitted(detail) => Problem::forbidden(detail).at("topic"),
+            Denied::NotPermitted(detail) | Denied::Hook(detail) => {
+                Problem::forbidden(detail).at("topic")
+            }
             Denied::NoPresence(detail) => Problem::new(Kind::NotFound, detail),
-        })
+            Denied::HookUnavailable(detail) => Problem::retry(Kind::Busy, RETRY_AFTER, detail),
+        };
+        shared.permit_presence(&caller, topic).map(|_| ()).map_err(problem)?;
+        shared.check_asking(&caller, topic).await.map_err(problem)
     }
 }

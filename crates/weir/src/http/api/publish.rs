@@ -5,18 +5,19 @@ use std::sync::Arc;
 use hyper::body::Body as _;
 use weir_wire::ErrorCode;
 
-use super::{Api, RETRY_AFTER};
-use crate::Target;
+use super::{Api, RETRY_AFTER, caller_as};
 use crate::auth::Requester;
-use crate::core::handle::Refusal;
+use crate::core::handle::{Handle, Refusal};
 use crate::core::publish::NotPublished;
-use crate::core::rights::{self, CallerDevice};
+use crate::core::publishing::Publishing;
+use crate::core::rights;
 use crate::http::Caller;
 use crate::http::web::idempotency::{KeyOwner, RequestKey};
 use crate::http::web::problem::{Kind, MessagePlace, Problem};
-use crate::http::web::publish;
+use crate::http::web::publish::{self, PublishOne};
 use crate::http::web::reply::Reply;
 use crate::limits::rates::Sender;
+use crate::{Publication, Target};
 
 impl Api {
     pub(super) async fn publish(
@@ -38,19 +39,33 @@ impl Api {
         };
         let key = key.map(|key| RequestKey::new(owner, key));
         let sender = (!requester.is_service).then(|| Sender::new(caller_device, caller.peer));
-        let grant = &*requester.grant;
-        let publisher = rights::Caller { grant, device: CallerDevice::Named(caller_device) };
-        let mut reply = publish::publish(body, key.as_ref(), reserve, |publication, place| {
-            let published = self.handle.publish_as(&publisher, sender, publication);
-            published.map_err(|error| refused(error, publication.target, place))
-        })
-        .await?;
+        let publisher =
+            Device { handle: &self.handle, caller: caller_as(requester, caller), sender };
+        let mut reply = publish::publish(body, key.as_ref(), reserve, &publisher).await?;
         if let Some(mut charge) = charge {
             let length = reply.body().size_hint().exact().unwrap_or(0);
             charge.overdraw(usize::try_from(length).unwrap_or(usize::MAX));
             reply.extensions_mut().insert(Arc::new(charge));
         }
         Ok(reply)
+    }
+}
+
+/// The caller of a request, as a publisher.
+struct Device<'a> {
+    handle: &'a Handle,
+    caller: rights::Caller<'a>,
+    sender: Option<Sender<'a>>,
+}
+
+impl PublishOne for Device<'_> {
+    async fn publish(
+        &self,
+        publication: &Publication<'_>,
+        place: MessagePlace<'_>,
+    ) -> Result<Option<Publishing>, Problem> {
+        let publishing = self.handle.publish_asking(&self.caller, self.sender, publication);
+        Box::pin(publishing).await.map_err(|error| refused(error, publication.target, place))
     }
 }
 
@@ -64,7 +79,11 @@ fn refused(error: NotPublished, target: Target<'_>, place: MessagePlace<'_>) -> 
         NotPublished::Field { field, message } => {
             Problem::field(format!("{}{field}", place.object), message)
         }
-        NotPublished::NotPermitted(detail) => {
+        NotPublished::HookUnavailable(after) => {
+            let Refusal { message, .. } = Refusal::from(error);
+            Problem::retry(Kind::Busy, after, message)
+        }
+        NotPublished::NotPermitted(detail) | NotPublished::HookRefused(detail) => {
             let field = match target {
                 Target::Topic(_) => "topic",
                 Target::Device(_) => "device",

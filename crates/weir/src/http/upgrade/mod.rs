@@ -114,7 +114,7 @@ impl UpgradeRequest {
     /// Waits for the check of the token, or of the device id that the request claims.
     pub(super) async fn ask(self, connection: &HttpConnection) -> Result<UpgradeRequest, Problem> {
         let auth = &connection.edge.shared.auth;
-        let origin = TokenOrigin::Connection(connection.caller.peer);
+        let origin = TokenOrigin::Request(connection.caller.peer);
         let found = auth.find(self.token(), origin, connection.edge.shared.devices.mark()).await;
         let bearer = found.map_err(problem)?;
         match self {

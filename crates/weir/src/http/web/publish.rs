@@ -172,23 +172,33 @@ pub(crate) enum MessageOutcome<'a> {
     Refused { error: Document<'a> },
 }
 
+/// Publishes for the sender of a request.
+pub(crate) trait PublishOne: Sync {
+    /// Publishes one message; `None`: the embedding program has taken it over. Only a backend that
+    /// decides about the message makes this wait.
+    fn publish(
+        &self,
+        publication: &Publication<'_>,
+        place: MessagePlace<'_>,
+    ) -> impl Future<Output = Result<Option<Publishing>, Problem>> + Send;
+}
+
 /// Publishes the messages of a body: one message, or many, each with its own outcome.
 ///
 /// `reserve` takes room for the answer to many messages before the first of them is published.
-/// `publish` is called for one message after the other. It returns `None` for a message that the
-/// embedding program has taken over. `key` is the request's idempotency key.
+/// `publisher` gets one message after the other. `key` is the request's idempotency key.
 /// Errors: a malformed body publishes nothing, and neither does a body whose answer finds no room.
 /// Cost: one message is encoded and queued at a time. Between some of them other work has its turn.
 pub(crate) async fn publish(
     body: &[u8],
     key: Option<&RequestKey>,
     reserve: impl FnOnce(usize) -> Result<(), Problem>,
-    publish: impl Fn(&Publication<'_>, MessagePlace<'_>) -> Result<Option<Publishing>, Problem>,
+    publisher: &impl PublishOne,
 ) -> Result<Reply, Problem> {
     let messages = match parse::<Form<'_>>(body)? {
         Form::One(message) => {
             let key = key.map(RequestKey::of_one);
-            let accepted = accepted(message.publish("", key, &publish)?, "").await?;
+            let accepted = accepted(message.publish("", key, publisher).await?, "").await?;
             return Ok(reply::json(StatusCode::OK, &Published::from(accepted)));
         }
         Form::Many(Many { messages }) => messages,
@@ -201,7 +211,7 @@ pub(crate) async fn publish(
         }
         let key = key.map(|key| key.of_many(index));
         let key = key.as_ref().map(RequestKey::of_one);
-        outcomes.push(message.publish(&format!("messages[{index}]."), key, &publish));
+        outcomes.push(message.publish(&format!("messages[{index}]."), key, publisher).await);
     }
     let mut answered = Vec::with_capacity(outcomes.len());
     for (index, outcome) in outcomes.into_iter().enumerate() {
@@ -238,11 +248,11 @@ enum Content<'a> {
 
 impl Message<'_> {
     /// Publishes the message; `object` is the path of its object in the body.
-    fn publish(
+    async fn publish(
         &self,
         object: &str,
         idempotency_key: Option<IdempotencyKey<'_>>,
-        publish: impl Fn(&Publication<'_>, MessagePlace<'_>) -> Result<Option<Publishing>, Problem>,
+        publisher: &impl PublishOne,
     ) -> Result<Option<Publishing>, Problem> {
         let refuse = |(field, detail): Refusal| Problem::field(format!("{object}{field}"), detail);
         let target = self.target().map_err(refuse)?;
@@ -259,7 +269,7 @@ impl Message<'_> {
             sender: None,
             idempotency_key,
         };
-        publish(&publication, MessagePlace { object, content: field })
+        publisher.publish(&publication, MessagePlace { object, content: field }).await
     }
 
     fn target(&self) -> Result<Target<'_>, Refusal> {

@@ -2,6 +2,7 @@
 
 pub(crate) mod activation;
 mod auth;
+pub(crate) mod hooks;
 pub(crate) mod http;
 mod readers;
 pub(crate) mod routes;
@@ -20,6 +21,7 @@ use crate::base::model::AuthKind;
 use crate::base::model::SubscribeError;
 use crate::base::model::{PublishError, Target};
 use crate::observe::counters::activation::ActivationCounts;
+use crate::observe::counters::hooks::HookCounts;
 use crate::observe::counters::http::HttpCounts;
 use crate::observe::counters::routes::RouteCounts;
 use crate::observe::counters::tls::TlsCounts;
@@ -74,6 +76,7 @@ pub struct Counters {
     /// Readers of the stream of figures.
     pub(crate) stats: ReaderCounts,
     pub(crate) activation: ActivationCounts,
+    pub(crate) hooks: HookCounts,
 }
 
 weir_wire::named_enum! {
@@ -136,6 +139,12 @@ weir_wire::named_enum! {
         InProgress = "in_progress",
         /// The key or media type is too long, or contains a character that is not allowed.
         InvalidField = "invalid_field",
+        /// The backend that was asked refuses it.
+        Hook = "hook",
+        /// The backend that was asked did not answer.
+        HookUnavailable = "hook_unavailable",
+        /// Too many frames of the connection wait for answers.
+        HookWaiting = "hook_waiting",
     }
 }
 
@@ -171,6 +180,12 @@ weir_wire::named_enum! {
         NoPresence = "no_presence",
         /// It asks for presence, and there are too many members.
         PresenceMembersMax = "presence_members_max",
+        /// The backend that was asked refuses it.
+        Hook = "hook",
+        /// The backend that was asked did not answer.
+        HookUnavailable = "hook_unavailable",
+        /// Too many frames of the connection wait for answers.
+        HookWaiting = "hook_waiting",
     }
 }
 

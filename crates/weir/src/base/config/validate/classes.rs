@@ -28,6 +28,7 @@ impl Config {
             self.check_retention(&path, class, retention_bytes)?;
             check_actors(&format!("{path}.publish"), &class.publish, labels)?;
             check_actors(&format!("{path}.subscribe"), &class.subscribe, labels)?;
+            self.check_class_hooks(&path, class)?;
             check_actors(&format!("{path}.presence_for"), &class.presence_for, labels)?;
         }
         Ok(())

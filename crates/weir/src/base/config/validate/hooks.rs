@@ -3,7 +3,9 @@
 use super::auth::quoted;
 use super::error;
 use crate::base::config::keys::ConfigError;
-use crate::base::config::{Config, HOOK_SECRET_BYTES_MAX, HOOK_SECRET_BYTES_MIN, PATH_BYTES_MAX};
+use crate::base::config::{
+    Config, HOOK_SECRET_BYTES_MAX, HOOK_SECRET_BYTES_MIN, PATH_BYTES_MAX, TopicClass,
+};
 
 impl Config {
     pub(super) fn check_hooks(&self) -> Result<(), ConfigError> {
@@ -25,6 +27,22 @@ impl Config {
                 self.check_upstream_name(&format!("{section}.upstream"), upstream)?;
             }
             check_path(&format!("{section}.path"), path)?;
+        }
+        Ok(())
+    }
+
+    /// `path`: that of the class.
+    pub(super) fn check_class_hooks(
+        &self,
+        path: &str,
+        class: &TopicClass,
+    ) -> Result<(), ConfigError> {
+        for (key, hook) in
+            [("publish_hook", &class.publish_hook), ("subscribe_hook", &class.subscribe_hook)]
+        {
+            if let Some(name) = hook.as_ref().filter(|name| !name.is_empty()) {
+                self.check_upstream_name(&format!("{path}.{key}"), name)?;
+            }
         }
         Ok(())
     }

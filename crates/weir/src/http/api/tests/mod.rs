@@ -283,7 +283,9 @@ async fn a_certificate_names_the_device_and_anonymous_requests_name_none() {
 /// Whether a datagram of the device is refused because of the rate.
 fn is_refused_by_datagram(handle: &Handle, device: &str) -> bool {
     let grant = handle.shared().auth.nobody();
-    let caller = rights::Caller { grant, device: CallerDevice::Named(Some(device)) };
+    let device_name = CallerDevice::Named(Some(device));
+    let came_by = rights::CameBy::Request(None);
+    let caller = rights::Caller { grant, device: device_name, came_by };
     let publication = Publication {
         target: Target::Topic("open/a"),
         payload: Payload::Text(""),
