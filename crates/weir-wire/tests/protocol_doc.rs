@@ -3,7 +3,7 @@
 use weir_wire::format::{self, Format};
 use weir_wire::hot::{self, FromDevice, Payload, Push};
 use weir_wire::v1::{self, client_message, server_message};
-use weir_wire::{Advice, CloseReason, ErrorCode, ProstMessage, frame, json, ws};
+use weir_wire::{Advice, CallCode, CloseReason, ErrorCode, ProstMessage, frame, json, ws};
 
 /// Of the topic in the examples.
 const EPOCH: u64 = 0x8f3a_61c2_d4e5_b709;
@@ -46,6 +46,44 @@ fn the_table_of_error_codes_is_complete() {
     let expected: Vec<_> = ErrorCode::ALL.into_iter().map(|code| format!("`{code}`")).collect();
     let documented: Vec<_> = table("| code | meaning |").into_iter().map(|row| row[0]).collect();
     assert_eq!(documented, expected);
+}
+
+#[test]
+fn the_table_of_codes_of_answers_is_complete() {
+    let expected: Vec<_> = CallCode::ALL.into_iter().map(|code| format!("`{code}`")).collect();
+    let documented: Vec<_> =
+        table("| code of an answer | meaning |").into_iter().map(|row| row[0]).collect();
+    assert_eq!(documented, expected);
+}
+
+#[test]
+fn the_calls_in_bytes_are_right() {
+    let call = |method: &str, text: &str, deadline_ms| v1::Call {
+        id: 1,
+        method: method.to_owned(),
+        payload: Some(v1::call::Payload::Text(text.to_owned())),
+        deadline_ms,
+        ..v1::Call::default()
+    };
+    let (mut device, mut server) = (Vec::new(), Vec::new());
+    let unsupported = v1::Answer { id: 1, code: "unsupported".to_owned(), ..v1::Answer::default() };
+    for kind in [
+        client_message::Kind::Call(call("orders/price", "{}", 2_000)),
+        client_message::Kind::Answer(unsupported),
+    ] {
+        frame::encode(&v1::ClientMessage { kind: Some(kind) }, &mut device);
+    }
+    let payload = Some(v1::answer::Payload::Text("5".to_owned()));
+    let done = v1::Answer { id: 1, payload, status: 200, ..v1::Answer::default() };
+    for kind in [
+        server_message::Kind::Answer(done),
+        server_message::Kind::Call(call("lock/open", "", 5_000)),
+    ] {
+        frame::encode(&v1::ServerMessage { kind: Some(kind) }, &mut server);
+    }
+    let section = section("## Calls");
+    assert_eq!(bytes_of(section, "device"), device);
+    assert_eq!(bytes_of(section, "server"), server);
 }
 
 #[test]

@@ -36,13 +36,13 @@ pub use base::clock::unix_millis;
 pub use base::config::keys;
 pub use base::config::{
     AccessLogConfig, AccessLogFormat, ActivationConfig, Actor, AdminConfig, AdminScope,
-    AdminTokenConfig, AuthConfig, CertificateConfig, ClientAuth, ClientIdentity, ClusterConfig,
-    Config, ConfigError, ConnectHookConfig, ConnectionConfig, DurationError, EngineConfig,
-    HooksConfig, HttpConfig, JwtAlgorithm, JwtConfig, JwtIssuerConfig, JwtKeyConfig, LimitsConfig,
-    ListenConfig, MemoryConfig, OnFailure, PublishHookConfig, RedisUrls, RefreshHookConfig, Right,
-    RouteAuth, RouteConfig, Scope, ServiceConfig, SubscribeHookConfig, TcpConfig, ThreadsConfig,
-    TlsConfig, TlsVersion, TokenConfig, TopicClass, UdpConfig, UpstreamConfig, UpstreamProtocol,
-    parse_duration,
+    AdminTokenConfig, AuthConfig, CallProtocol, CallRouteConfig, CallsConfig, CertificateConfig,
+    ClientAuth, ClientIdentity, ClusterConfig, Config, ConfigError, ConnectHookConfig,
+    ConnectionConfig, DurationError, EngineConfig, HooksConfig, HttpConfig, JwtAlgorithm,
+    JwtConfig, JwtIssuerConfig, JwtKeyConfig, LimitsConfig, ListenConfig, MemoryConfig, OnFailure,
+    PublishHookConfig, RedisUrls, RefreshHookConfig, Right, RouteAuth, RouteConfig, Scope,
+    ServiceConfig, SubscribeHookConfig, TcpConfig, ThreadsConfig, TlsConfig, TlsVersion,
+    TokenConfig, TopicClass, UdpConfig, UpstreamConfig, UpstreamProtocol, parse_duration,
 };
 pub use base::private::{make_private_directory, warn_if_exposed};
 pub use base::profiler::{CpuProfile, ProfileError, ProfileFormat, Profiler};

@@ -15,7 +15,7 @@ use house::{House, OPERATOR, bearer};
 
 /// What a method of a path needs: a scope, `any` token of the admin API, or nothing (`open`). The queries and bodies are
 /// such that nothing happens even if the request is admitted.
-const OPERATIONS: [(&str, &str, &str); 30] = [
+const OPERATIONS: [(&str, &str, &str); 31] = [
     ("POST", "/v1/publish", "publish"),
     ("GET", "/v1/events?type=x", "read"),
     ("GET", "/v1/connections", "read"),
@@ -29,6 +29,7 @@ const OPERATIONS: [(&str, &str, &str); 30] = [
     ("GET", "/v1/devices/export", "devices"),
     ("GET", "/v1/devices/{id}", "read"),
     ("POST", "/v1/devices/{id}/revoke", "devices"),
+    ("POST", "/v1/devices/{id}/call", "publish"),
     ("GET", "/v1/nodes", "read"),
     ("GET", "/v1/drain", "read"),
     ("POST", "/v1/drain?share=1", "operate"),

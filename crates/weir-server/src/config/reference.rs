@@ -219,7 +219,7 @@ variable `WEIR_CONFIG`; no other place is searched. An environment variable can 
 overrides the file. Its name is `WEIR_<SECTION>_<KEY>` in upper case: `WEIR_LISTEN_TCP=0.0.0.0:7070,[::1]:7070`,
 `WEIR_CONNECTION_HEARTBEAT=30s`. Commas separate the entries of a list. Only the file can set `[[auth.tokens]]`,
 `[[auth.services]]`, `[[auth.jwt.keys]]`, `[[auth.jwt.issuers]]`, `[[admin.tokens]]`, `[[tls.certificates]]`,
-`[[topic_classes]]`, `[[upstreams]]` and `[[http.routes]]`.
+`[[topic_classes]]`, `[[upstreams]]`, `[[http.routes]]` and `[[calls.routes]]`.
 
 A duration is a whole number and a unit (`ms`, `s`, `m`, `h`). Sizes are in bytes. The start refuses an unknown key, a
 wrong type and a value that is not allowed. The message names the key, the value, its line or variable, and the allowed

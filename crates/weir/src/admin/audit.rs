@@ -36,7 +36,7 @@ struct EntryView {
     who: Box<str>,
     /// The address of the peer.
     from: String,
-    /// `sign_in`, `sign_out`, `publish`, `close`, `revoke`, `import`, `export`, `drain`,
+    /// `sign_in`, `sign_out`, `publish`, `call`, `close`, `revoke`, `import`, `export`, `drain`,
     /// `cancel_drain`, `profile`; or `read` or `other`, which are here only if they are refused.
     act: &'static str,
     /// The target, or how many further acts this entry stands for.
@@ -133,7 +133,7 @@ pub(super) fn target(
         true => None,
         false if act == Act::Publish => published.text(),
         false if act == Act::Close => Some(format!("connection {id}").into()),
-        false if act == Act::Revoke => {
+        false if matches!(act, Act::Revoke | Act::Call) => {
             query::segment(id, "id").ok().map(|device| format!("device {device}").into())
         }
         false => None,

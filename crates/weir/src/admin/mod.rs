@@ -7,6 +7,7 @@
 
 mod added_pages;
 mod audit;
+mod calls;
 mod closes;
 mod debug;
 mod device_list;
@@ -227,9 +228,9 @@ fn refuse(stream: &TcpStream) {
 
 /// The paths of the dashboard.
 const DASHBOARD: [&str; 2] = ["/", "/ui/{*file}"];
-/// Enough for operators, a few publishers and a scraper. Each connection holds some tens of KiB at
-/// most.
-const CONNECTIONS_MAX: usize = 256;
+/// Enough for operators, a few publishers and a scraper, and for the calls that may wait. Each
+/// connection holds some tens of KiB at most.
+const CONNECTIONS_MAX: usize = 256 + calls::CALLS_MAX;
 /// It also ends a connection that is kept alive without a request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);

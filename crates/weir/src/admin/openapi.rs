@@ -8,6 +8,7 @@ use utoipa::openapi::{HttpMethod, Required};
 use weir_wire::CloseReason;
 
 use super::audit::AuditView;
+use super::calls::{CallAnswer, CallRequest};
 use super::closes::ClosesView;
 use super::debug::{MemoryView, RetentionView};
 use super::device_list::{ImportedView, StoredPageView};
@@ -23,7 +24,7 @@ use crate::http::web::openapi::{
     Description, IDEMPOTENCY_KEY, Operation, idempotency_key, limit, text, text_like,
 };
 use crate::http::web::presence::PresenceView;
-use crate::http::web::problem::Kind;
+use crate::http::web::problem::{CallProblem, Kind};
 use crate::http::web::publish::{Many, Message, Published, Results};
 use crate::{AdminScope, Part};
 
@@ -48,6 +49,7 @@ fn write() -> Bytes {
         .operation(get.clone(), "/v1/devices/export", export())
         .operation(get.clone(), "/v1/devices/{id}", device())
         .operation(HttpMethod::Post, "/v1/devices/{id}/revoke", revoke())
+        .operation(HttpMethod::Post, "/v1/devices/{id}/call", call())
         .operation(get.clone(), "/v1/nodes", nodes())
         .operation(get.clone(), "/v1/drain", drain_state())
         .operation(HttpMethod::Post, "/v1/drain", drain())
@@ -213,6 +215,24 @@ fn revoke() -> Operation {
         .refuses(&BODY)
         .refuses(&[Kind::NotFound, Kind::StoreUnavailable, Kind::ShardSilent])
         .refuses(&[Kind::Uncertain, Kind::BrokerUnavailable])
+}
+
+fn call() -> Operation {
+    scoped(&[AdminScope::Publish], "call", "Call a device, and wait for its answer")
+        .segment("id", DEVICE, device_id())
+        .takes::<CallRequest<'_>>()
+        .answers::<CallAnswer>("The answer of the device")
+        .refuses(&BODY)
+        .refuses(&[
+            Kind::NotFound,
+            Kind::Call(CallProblem::Unsupported),
+            Kind::Call(CallProblem::TooMany),
+            Kind::Busy,
+            Kind::Call(CallProblem::Failed),
+            Kind::Call(CallProblem::Gone),
+            Kind::Call(CallProblem::Timeout),
+            Kind::NodeSilent,
+        ])
 }
 
 fn nodes() -> Operation {
@@ -418,5 +438,5 @@ static DOCUMENT: LazyLock<Bytes> = LazyLock::new(write);
 
 const ABOUT: &str = "Publishing, looking, ending and the metrics. The token is that of `admin.token`, which is good for \
                      everything, or one of `[[admin.tokens]]` with the scope that an operation names; that of a service is \
-                     good for `publish` and `events`. A browser may open a session instead. Each path that knows GET knows HEAD, but for `/v1/events`, `/v1/stats/stream`, `/v1/devices/export` and `/v1/debug`. See \
+                     good for `publish`, `events` and `call`. A browser may open a session instead. Each path that knows GET knows HEAD, but for `/v1/events`, `/v1/stats/stream`, `/v1/devices/export` and `/v1/debug`. See \
                      docs/admin-api.md.";

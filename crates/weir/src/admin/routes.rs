@@ -8,16 +8,18 @@ use http::header::{HeaderValue, VARY};
 use http::request::Parts;
 use http::{Method, StatusCode};
 use hyper::body::Body;
+use tokio::time::Instant;
 
 use super::added_pages::AddedPages;
 use super::audit::{Operator, Published};
+use super::calls::CallPlaces;
 use super::guard::{Need, Sender};
 use super::metrics::{Form, Metrics};
 use super::pages::Pages;
 use super::stats::Stats;
 use super::{
-    OfProgram, audit, closes, debug, device_list, drain, events, openapi, profiles, ready, reload,
-    session, views,
+    OfProgram, audit, calls, closes, debug, device_list, drain, events, openapi, profiles, ready,
+    reload, session, views,
 };
 use crate::core::state::SharedState;
 use crate::http::web::body::{self, Room, Whole};
@@ -35,6 +37,7 @@ pub(super) struct Routes {
     room: Room,
     /// The room for the bodies of requests to sign in.
     pub(super) sign_in_room: Room,
+    call_places: CallPlaces,
     metrics: Metrics,
     stats: Arc<Stats>,
     pages: Pages,
@@ -67,6 +70,7 @@ pub(super) enum Route {
     Export,
     Device,
     Revoke,
+    Call,
     Nodes,
     Drain,
     Reload,
@@ -85,7 +89,7 @@ pub(super) enum Route {
 }
 
 impl Route {
-    pub(super) const ALL: [(&'static str, Route); 26] = [
+    pub(super) const ALL: [(&'static str, Route); 27] = [
         ("/v1/publish", Route::Publish),
         ("/v1/events", Route::Events),
         ("/v1/connections", Route::Connections),
@@ -97,6 +101,7 @@ impl Route {
         ("/v1/devices/export", Route::Export),
         ("/v1/devices/{id}", Route::Device),
         ("/v1/devices/{id}/revoke", Route::Revoke),
+        ("/v1/devices/{id}/call", Route::Call),
         ("/v1/nodes", Route::Nodes),
         ("/v1/drain", Route::Drain),
         ("/v1/reload", Route::Reload),
@@ -117,7 +122,7 @@ impl Route {
     /// The methods of the path, as `Allow` lists them.
     pub(super) const fn methods(self) -> &'static str {
         match self {
-            Route::Publish | Route::Revoke | Route::Reload => "POST",
+            Route::Publish | Route::Revoke | Route::Call | Route::Reload => "POST",
             Route::Events | Route::Export | Route::StatsStream | Route::Cpu | Route::Heap => "GET",
             Route::Devices => "GET, HEAD, POST",
             Route::Connection => "GET, HEAD, DELETE",
@@ -148,7 +153,7 @@ impl Route {
         let is_change = !matches!(*method, Method::GET | Method::HEAD);
         Some(match self {
             Route::Session | Route::Health | Route::Ready => return None,
-            Route::Publish => AdminScope::Publish,
+            Route::Publish | Route::Call => AdminScope::Publish,
             Route::Export | Route::Revoke => AdminScope::Devices,
             Route::Cpu | Route::Heap | Route::Audit => AdminScope::Operate,
             Route::Devices if is_change => AdminScope::Devices,
@@ -182,6 +187,7 @@ impl Route {
             (Route::Session, &Method::DELETE) => Act::SignOut,
             (Route::Connection, &Method::DELETE) => Act::Close,
             (Route::Revoke, &Method::POST) => Act::Revoke,
+            (Route::Call, &Method::POST) => Act::Call,
             (Route::Devices, &Method::POST) => Act::Import,
             (Route::Export, &Method::GET) => Act::Export,
             (Route::Reload, &Method::POST) => Act::Reload,
@@ -198,6 +204,7 @@ impl Route {
         match self {
             Route::Publish => Some(Right::Publish),
             Route::Events => Some(Right::Events),
+            Route::Call => Some(Right::Call),
             Route::Connections
             | Route::Connection
             | Route::Closes
@@ -244,6 +251,7 @@ impl Routes {
             pages: Pages::new(),
             room: Room::new(BODY_BYTES_MAX, BODY_TIMEOUT, budget_bytes),
             sign_in_room: session::room(),
+            call_places: CallPlaces::default(),
             of_program,
             added_pages,
             handle,
@@ -341,6 +349,14 @@ impl Routes {
             return device_list::import(&self.handle, format, &body.bytes).await;
         }
         body::check_json(&head.headers)?;
+        if route == Route::Call {
+            let came = Instant::now();
+            let call = {
+                let body = self.read(head, body).await?;
+                calls::read(&self.handle, &body.bytes, came)?
+            };
+            return calls::call(&self.handle, &self.call_places, id, call).await;
+        }
         if route == Route::Publish {
             body::check_length(&head.headers)?;
             let owner = key_owner(sender);
@@ -419,9 +435,12 @@ impl Routes {
             }
             Route::Audit => audit::look(&self.handle, query),
             // The check of the head has answered these.
-            Route::Ready | Route::Publish | Route::Revoke | Route::Reload | Route::Session => {
-                Err(Problem::method(route.methods()))
-            }
+            Route::Ready
+            | Route::Publish
+            | Route::Revoke
+            | Route::Call
+            | Route::Reload
+            | Route::Session => Err(Problem::method(route.methods())),
         }
     }
 }

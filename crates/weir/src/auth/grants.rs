@@ -108,6 +108,16 @@ impl Grant {
         })
     }
 
+    /// Whether it permits a call over a route that lets `callers` use it.
+    pub(crate) fn may_call(&self, callers: &[Actor]) -> bool {
+        callers.iter().any(|caller| match (caller, &self.service) {
+            (Actor::Devices, None) => true,
+            (Actor::Services, Some(may)) => may.contains(&Right::Call),
+            (Actor::Label(label), None) => self.labels.iter().any(|own| **own == **label),
+            (Actor::Services, None) | (Actor::Devices | Actor::Label(_), Some(_)) => false,
+        })
+    }
+
     /// The refusal of an act: the act, the topic, and the actors that may do it.
     ///
     /// `pattern` is the pattern of the topic's class; `None` for the default class.
@@ -270,6 +280,25 @@ mod tests {
                 }
             }
             assert_eq!(may, expected, "{class:?}, own topic: {own}");
+        }
+    }
+
+    #[test]
+    fn who_may_call_by_whom_the_route_names() {
+        let anonymous = Grant::anonymous();
+        let vip = Grant::of_device(&["vip".to_owned()]);
+        let speaks = Grant::of_service(&[Right::Publish]);
+        let calls = Grant::of_service(&[Right::Call]);
+        for (callers, expected) in [
+            (&[][..], [false; 4]),
+            (&["devices"], [true, true, false, false]),
+            (&["services"], [false, false, false, true]),
+            (&["label:vip"], [false, true, false, false]),
+            (&["label:vip", "services"], [false, true, false, true]),
+        ] {
+            let may =
+                [&anonymous, &vip, &speaks, &calls].map(|grant| grant.may_call(&actors(callers)));
+            assert_eq!(may, expected, "{callers:?}");
         }
     }
 

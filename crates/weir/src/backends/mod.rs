@@ -1,5 +1,6 @@
 //! The services that the gateway calls.
 
+pub(crate) mod calls;
 pub(crate) mod questions;
 pub(crate) mod signature;
 

@@ -12,6 +12,7 @@ pub(crate) mod host;
 pub(crate) mod levels;
 pub(crate) mod mailboxes;
 pub(crate) mod memory;
+pub(crate) mod method;
 pub(crate) mod model;
 pub(crate) mod origin;
 pub(crate) mod pattern;

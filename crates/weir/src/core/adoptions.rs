@@ -53,6 +53,8 @@ pub(crate) struct Pending {
     pub(crate) positions: Option<Vec<(u64, u64)>>,
     /// Whether it replaces its device's oldest connection when the device has too many.
     pub(crate) replaces: bool,
+    /// Whether it answers calls.
+    pub(crate) answers_calls: bool,
     /// The subscriptions from `Hello`.
     pub(crate) topics: Vec<Subscribe>,
     /// Held until the shard answers.

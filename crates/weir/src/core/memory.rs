@@ -185,6 +185,7 @@ impl SharedState {
         parts.add("event_readers", self.events.footprint());
         parts.add("ends", self.ends.footprint());
         parts.add("clients", self.clients.footprint());
+        parts.add("calls", self.calls.footprint());
         parts.add("access_log", self.access_log.footprint());
         parts.add("audit_log", self.audit.footprint());
         if let Some(tls) = &self.tls {

@@ -3,6 +3,7 @@
 
 pub(crate) mod adoptions;
 pub(crate) mod asking;
+mod calls;
 pub(crate) mod clients;
 pub(crate) mod drain;
 pub(crate) mod ends;

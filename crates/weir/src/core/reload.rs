@@ -98,6 +98,7 @@ impl SharedState {
         self.limit(&next);
         self.backends.replace(backends);
         self.questions.replace(&next);
+        self.calls.replace(&next);
         let of_credentials = self.auth.replace(credentials, &next);
         let topics = match classes {
             Some(classes) => self.router.replace(classes).await,

@@ -14,6 +14,7 @@ use crate::auth::Authenticator;
 use crate::auth::admin::AdminAccess;
 use crate::auth::devices::Devices;
 use crate::backends::Backends;
+use crate::backends::calls::Calls;
 use crate::backends::questions::Questions;
 use crate::base::clock::unix_time;
 use crate::base::config::Config;
@@ -56,6 +57,7 @@ pub(crate) struct SharedState {
     pub(crate) backends: Arc<Backends>,
     /// What hooks are asked.
     pub(crate) questions: Arc<Questions>,
+    pub(crate) calls: Arc<Calls>,
     /// The callers of the admin API. A reload replaces them.
     pub(crate) admin_access: AdminAccess,
     pub(crate) events: Arc<Bus>,
@@ -190,6 +192,7 @@ impl SharedState {
             node,
             devices: Devices::new(limits.connections_per_device_max),
             auth,
+            calls: Calls::new(&config, &backends, &mailboxes, &counters),
             backends,
             questions,
             admin_access: AdminAccess::new(&config.admin, &config.auth.services),

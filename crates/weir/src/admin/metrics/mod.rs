@@ -5,6 +5,7 @@
 
 mod audit;
 mod auth;
+mod calls;
 mod cluster;
 mod connections;
 mod descriptors;
@@ -156,6 +157,7 @@ impl Gateway {
                 .map(|cause| ([("cause", cause.name())], self.subscribe_refused(cause))),
         )?;
         self.presence(to)?;
+        self.calls(to)?;
         self.ticks(to)?;
         self.retention(to)?;
         to.counter(

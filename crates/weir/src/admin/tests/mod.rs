@@ -137,6 +137,7 @@ async fn a_method_that_a_path_does_not_know_is_told_those_it_does() {
         ("POST /v1/connections/00000000000000ff", "GET, HEAD, DELETE"),
         ("DELETE /v1/devices/a", "GET, HEAD"),
         ("GET /v1/devices/a/revoke", "POST"),
+        ("GET /v1/devices/a/call", "POST"),
         ("PUT /v1/drain", "GET, HEAD, POST, DELETE"),
         ("OPTIONS /v1/topics", "GET, HEAD"),
         ("POST /metrics", "GET, HEAD"),
@@ -170,6 +171,8 @@ async fn a_body_must_be_json_of_known_and_bounded_length() {
         (&post("/v1/devices/nobody/revoke"), "", 404, "nobody"),
         (&post("/v1/devices/nobody/revoke"), "{ }", 404, "nobody"),
         (&post("/v1/devices/nobody/revoke"), "[]", 400, "empty object"),
+        (&post("/v1/devices/nobody/call"), "", 400, "EOF"),
+        (&post("/v1/devices/nobody/call"), r#"{"method":"m"}"#, 404, "not connected"),
     ] {
         check(&server, request, body, status, &[says]).await;
     }

@@ -83,7 +83,8 @@ crate::config_table! {
             example("\"game-server\""), needed();
         /// The service's rights. `subscribe` and `publish`: to topics whose class permits it to
         /// services, as classes do by default. `publish` also permits `POST /v1/publish`, to every
-        /// topic, to a device, or to all. `events`: `GET /v1/events`.
+        /// topic, to a device, or to all. `events`: `GET /v1/events`. `call`: calls over routes that
+        /// let services use them, and `POST /v1/devices/{id}/call`.
         may: Vec<Right>, allowed("at least one"),
             example("[\"subscribe\", \"publish\", \"events\"]"), needed();
     }
@@ -100,6 +101,8 @@ weir_wire::named_enum! {
         Publish = "publish",
         /// Read the events of connections.
         Events = "events",
+        /// Call backends over routes that let services use them, and devices through the admin API.
+        Call = "call",
     }
 }
 

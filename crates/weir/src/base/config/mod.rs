@@ -5,6 +5,7 @@ mod access_log;
 mod activation;
 mod admin;
 mod auth;
+mod calls;
 mod classes;
 mod cluster;
 mod connection;
@@ -28,6 +29,8 @@ pub use activation::ActivationConfig;
 pub(crate) use admin::{ADMIN_NAME_CHARS_MAX, ADMIN_NAMES_TAKEN};
 pub use admin::{AdminConfig, AdminScope, AdminTokenConfig};
 pub use auth::{AuthConfig, Right, ServiceConfig, TokenConfig};
+pub(crate) use calls::METHOD_BYTES_MAX;
+pub use calls::{CallProtocol, CallRouteConfig, CallsConfig};
 pub use classes::{Actor, TopicClass};
 pub use cluster::{ClusterConfig, RedisUrls, Scope};
 pub use connection::ConnectionConfig;
@@ -99,6 +102,8 @@ crate::config_table! {
             reason(": each has its own connections and figures"), reload();
         /// Services that are asked about devices; see docs/hooks.md.
         hooks: Box<HooksConfig>;
+        /// Calls of devices to backends, and of backends to devices; see docs/calls.md.
+        calls: CallsConfig;
     }
 }
 

@@ -27,6 +27,7 @@ impl Dispatcher {
     pub(super) fn end(&mut self, ended: Ended) {
         let Ended { conn, device, origin, reason, transport, peer, age_ticks, topics } = ended;
         self.terms.remove(conn);
+        self.shared.calls.end(conn);
         let device = self.shared.devices.remove(device, conn);
         if let Some(device) = &device {
             if let Some(node) = &self.shared.node {

@@ -1,5 +1,6 @@
 //! The report dispatcher: carries out the reports of one shard, in order, as credits allow.
 
+mod calls;
 mod ended;
 mod recheck;
 mod refresh;
@@ -330,6 +331,7 @@ impl Dispatcher {
             origin,
             replaces,
             topics,
+            answers_calls,
             unsettled,
             term,
             version,
@@ -356,6 +358,9 @@ impl Dispatcher {
                 }
                 if let Some(node) = &self.shared.node {
                     node.claim(&self.shared.devices, pin.device(), conn);
+                }
+                if answers_calls {
+                    self.shared.calls.enter(conn);
                 }
                 self.tell(conn, pin.device(), || EventKind::Connected);
                 self.subscribe_first(Asker { conn, device: pin.device(), origin }, topics);
@@ -416,10 +421,9 @@ impl Dispatcher {
                 let message = "hello was already sent".to_owned();
                 self.answer(conn, frames::error(ErrorCode::AlreadyGreeted, message, "", 0));
             }
-            Some(Kind::Call(_) | Kind::Answer(_) | Kind::Cancel(_)) => {
-                let message = "this server carries no calls".to_owned();
-                self.answer(conn, frames::error(ErrorCode::NotSupported, message, "", 0));
-            }
+            Some(Kind::Call(call)) => self.call(asker, call),
+            Some(Kind::Answer(answer)) => self.take_answer(asker, answer),
+            Some(Kind::Cancel(cancel)) => self.cancel_call(asker, cancel),
             // These do not reach this function.
             Some(Kind::Ping(_) | Kind::Publish(_)) | None => {}
         }

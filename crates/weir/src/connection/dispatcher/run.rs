@@ -91,6 +91,7 @@ impl Drop for Watch {
             let cause = format!("shard {} has stopped by itself", self.shard);
             self.shared.readiness.set(Part::Shards, PartState::Failed, Some(cause));
             self.shared.router.forget_shard(self.shard);
+            self.shared.calls.end_shard(self.shard);
         }
     }
 }

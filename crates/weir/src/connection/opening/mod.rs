@@ -278,6 +278,7 @@ async fn settle(
         }
     };
     let client = shared.clients.enter(&hello.client);
+    let answers_calls = hello.calls;
     // Not kept while the mailbox is full, because a token may be as long as a frame.
     drop(hello);
     shared.formats.add(format);
@@ -301,6 +302,7 @@ async fn settle(
         positions,
         publish_limited: !admission.is_service,
         replaces: !admission.is_service,
+        answers_calls,
         topics,
         unsettled,
         _charge: charge,

@@ -8,9 +8,12 @@
 //! | `claims` | tells the broker which devices have which connections here |
 //! | `revocations` | carries out each revocation once, and knows how far it is |
 //! | `announcing` | tells the other nodes of this one, and lists them |
+//! | `calls` | calls devices at other nodes, and has those of others call devices here |
 //! | `questions` | asks other nodes about their connections, and answers them |
 
 mod announcing;
+mod call_letter;
+mod calls;
 mod claims;
 mod local;
 mod questions;
@@ -30,6 +33,7 @@ use crate::cluster::Cluster;
 use crate::observe::counters::Counters;
 use announcing::Announcing;
 pub(crate) use announcing::{NodeAbout, NodeInfo, settings_differ};
+use calls::NodeCalls;
 use claims::Claims;
 use questions::Questions;
 pub(crate) use questions::{ConnectionView, Others, Question};
@@ -51,6 +55,7 @@ pub(crate) struct ClusterNode {
     revoked: Revoked,
     announcing: Announcing,
     questions: Questions,
+    calls: NodeCalls,
 }
 
 /// What waits for the broker, or for other nodes.
@@ -83,6 +88,7 @@ impl ClusterNode {
             revoked: Revoked::default(),
             announcing: Announcing::default(),
             questions: Questions::default(),
+            calls: NodeCalls::default(),
             cluster,
         };
         node.take_number(node.cluster.node());

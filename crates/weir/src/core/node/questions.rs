@@ -16,6 +16,7 @@ use weir_broker::NodeNumber;
 use weir_engine::ConnId;
 
 use super::ClusterNode;
+use super::call_letter::CallLetter;
 use crate::base::clock::millis;
 use crate::core::handle::{Connection, ConnectionCursor, ConnectionQuery, ShardSilent};
 use crate::core::state::SharedState;
@@ -106,7 +107,7 @@ pub(crate) struct ConnectionView {
 
 /// What travels between nodes: a version byte, and this as JSON.
 #[derive(Serialize, Deserialize)]
-enum Letter {
+pub(super) enum Letter {
     Question {
         ask: u64,
         from: u16,
@@ -117,6 +118,7 @@ enum Letter {
         ask: u64,
         found: Option<Found>,
     },
+    Calls(CallLetter),
 }
 
 impl Default for Questions {
@@ -146,7 +148,7 @@ impl Questions {
 }
 
 impl Letter {
-    fn encode(&self) -> Vec<u8> {
+    pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![VERSION];
         // A letter has only texts and numbers.
         let _ = serde_json::to_writer(&mut bytes, self);
@@ -241,6 +243,7 @@ impl ClusterNode {
                     drop(permit);
                 });
             }
+            Some(Letter::Calls(letter)) => self.take_call_letter(shared, letter),
             None => shared.counters().count_from_broker(FromBroker::Unknown),
         }
     }

@@ -82,6 +82,8 @@ pub(crate) enum Kind {
     ShardSilent,
     /// A node of the cluster does not answer.
     NodeSilent,
+    /// A device has not done what it was called for.
+    Call(CallProblem),
     /// The server does not listen yet, or it drains.
     NotReady,
     /// An upstream has not answered.
@@ -98,6 +100,21 @@ pub(crate) enum ServiceFault {
     /// It has no room for one more request.
     Busy,
     /// It did not answer in time.
+    Timeout,
+}
+
+/// Why a device has not done what it was called for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CallProblem {
+    /// The device answers no calls.
+    Unsupported,
+    /// As many calls of the device go on as may.
+    TooMany,
+    /// The device has answered with an error.
+    Failed,
+    /// The connection of the device ended before it answered.
+    Gone,
+    /// The device has not answered in time.
     Timeout,
 }
 
@@ -179,6 +196,7 @@ impl Kind {
             }
             Kind::ShardSilent => ("shard-silent", "A shard does not answer", UNAVAILABLE),
             Kind::NodeSilent => ("node-silent", "A node does not answer", UNAVAILABLE),
+            Kind::Call(problem) => problem.facts(),
             Kind::NotReady => ("not-ready", "Not ready", UNAVAILABLE),
             Kind::Service(fault) => fault.facts(),
         }
@@ -201,16 +219,44 @@ impl ServiceFault {
     }
 }
 
+impl CallProblem {
+    const fn facts(self) -> (&'static str, &'static str, StatusCode) {
+        use StatusCode as S;
+        match self {
+            CallProblem::Unsupported => {
+                ("calls-unsupported", "The device answers no calls", S::CONFLICT)
+            }
+            CallProblem::TooMany => {
+                ("too-many-calls", "As many calls of the device go on as may", S::TOO_MANY_REQUESTS)
+            }
+            CallProblem::Failed => {
+                ("call-failed", "The device has answered with an error", S::BAD_GATEWAY)
+            }
+            CallProblem::Gone => {
+                ("device-gone", "The device has gone without an answer", S::BAD_GATEWAY)
+            }
+            CallProblem::Timeout => {
+                ("call-timeout", "The device has not answered in time", S::GATEWAY_TIMEOUT)
+            }
+        }
+    }
+}
+
 /// A refusal: a document, and the response that carries it.
 #[derive(Debug, Clone)]
 pub(crate) struct Problem {
     kind: Kind,
     detail: String,
     field: Option<String>,
+    device_code: Option<Box<DeviceCode>>,
     retry_after: Option<Duration>,
     /// A header that belongs to this refusal: `Allow`, `WWW-Authenticate`, or `Accept-Encoding`.
     header: Option<HeaderValue>,
 }
+
+/// The word of a device's error. In a box of its own, because few problems have one.
+#[derive(Debug, Clone)]
+struct DeviceCode(String);
 
 impl From<ShardSilent> for Problem {
     fn from(error: ShardSilent) -> Self {
@@ -222,7 +268,8 @@ impl Problem {
     /// Limits: `detail` is cut at [`DETAIL_BYTES_MAX`], because it may repeat parts of the request.
     pub(crate) fn new(kind: Kind, detail: impl Into<String>) -> Self {
         let detail = clipped(detail.into(), DETAIL_BYTES_MAX);
-        Self { kind, detail, field: None, retry_after: None, header: None }
+        let (field, device_code) = (None, None);
+        Self { kind, detail, field, device_code, retry_after: None, header: None }
     }
 
     /// A refusal because of a field, a query parameter or a path segment.
@@ -240,6 +287,14 @@ impl Problem {
     /// Limits: `field` is cut at [`FIELD_BYTES_MAX`].
     pub(crate) fn at(self, field: impl Into<String>) -> Self {
         Self { field: Some(clipped(field.into(), FIELD_BYTES_MAX)), ..self }
+    }
+
+    /// Adds the word of a device's error.
+    ///
+    /// Limits: cut at [`FIELD_BYTES_MAX`].
+    pub(crate) fn of_device(self, code: String) -> Self {
+        let code = DeviceCode(clipped(code, FIELD_BYTES_MAX));
+        Self { device_code: Some(Box::new(code)), ..self }
     }
 
     /// 405; `allow` lists the methods of the path.
@@ -380,6 +435,7 @@ impl Problem {
             status: status.as_u16(),
             detail: &self.detail,
             field: self.field.as_deref(),
+            device_code: self.device_code.as_deref().map(|code| &*code.0),
             retry_after_ms: self.retry_after.map(millis),
         }
     }
@@ -430,6 +486,10 @@ pub(crate) struct Document<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, required = false)]
     field: Option<&'a str>,
+    /// The word of the error that a device has answered with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, required = false)]
+    device_code: Option<&'a str>,
     /// If a later attempt can succeed: the time to wait for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = u64, required = false)]

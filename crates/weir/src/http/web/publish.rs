@@ -397,7 +397,8 @@ const MESSAGES_AT_A_TIME: usize = 64;
 const OUTCOME_BYTES: usize = 384;
 /// A day. A message waits for a socket for seconds, so a longer time to live would have no effect.
 const TTL_MS_MAX: u64 = 24 * 60 * 60 * 1000;
-const BASE64: GeneralPurpose = GeneralPurpose::new(
+/// Base64 as requests may have it.
+pub(crate) const BASE64: GeneralPurpose = GeneralPurpose::new(
     &base64::alphabet::STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );

@@ -2,7 +2,7 @@
 //!
 //! An act is one line of the log (target `audit`) and one entry in memory, with three exceptions:
 //!
-//! - Publishing: the first request of a caller is an entry at once. While it goes on, one entry a
+//! - Publishing, and calls to devices: the first request of a caller is an entry at once. While it goes on, one entry a
 //!   minute says how many more there were. So 10,000 requests a second are two lines a minute.
 //! - Refused attempts: a few a second of each outcome are entries. A later entry says how many were
 //!   left out, and a metric counts them.
@@ -33,6 +33,7 @@ weir_wire::named_enum! {
         SignIn = "sign_in",
         SignOut = "sign_out",
         Publish = "publish",
+        Call = "call",
         Close = "close",
         Revoke = "revoke",
         Import = "import",
@@ -236,7 +237,7 @@ fn oldest_of_most(kept: &VecDeque<(u64, Entry)>) -> usize {
 
 impl Class {
     fn of(record: &Record<'_>) -> Class {
-        match (record.outcome.is_refusal(), record.act == Act::Publish) {
+        match (record.outcome.is_refusal(), matches!(record.act, Act::Publish | Act::Call)) {
             (true, _) => Class::Refusal,
             (false, true) => Class::Publish,
             (false, false) => Class::Act,

@@ -16,15 +16,16 @@ pub(super) enum Verdict {
     Count,
 }
 
-/// The callers that have published lately.
+/// The callers that have published, or called devices, lately.
 ///
-/// Limits: [`TALLIES_MAX`] of them, by name, address and outcome. One more ends the oldest tally.
+/// Limits: [`TALLIES_MAX`] of them, by name, address, act and outcome. One more ends the oldest tally.
 #[derive(Default)]
 pub(super) struct Tallies(Vec<Tally>);
 
 struct Tally {
     who: Box<str>,
     from: IpAddr,
+    act: Act,
     outcome: ActOutcome,
     began: Duration,
     count: u64,
@@ -33,9 +34,9 @@ struct Tally {
 impl Tallies {
     /// The first publish of a caller is an entry; further ones count until its interval is over.
     pub(super) fn take(&mut self, record: &Record<'_>, now: Duration) -> Verdict {
-        let Record { who, from, outcome, .. } = *record;
+        let Record { who, from, act, outcome } = *record;
         let is_it = |tally: &&mut Tally| {
-            tally.from == from && tally.outcome == outcome && *tally.who == *who
+            (tally.from, tally.act, tally.outcome) == (from, act, outcome) && *tally.who == *who
         };
         if let Some(tally) = self.0.iter_mut().find(is_it) {
             tally.count += 1;
@@ -49,7 +50,7 @@ impl Tallies {
                 verdict = Verdict::EnterBefore(entry);
             }
         }
-        self.0.push(Tally { who: who.into(), from, outcome, began: now, count: 0 });
+        self.0.push(Tally { who: who.into(), from, act, outcome, began: now, count: 0 });
         verdict
     }
 
@@ -71,13 +72,13 @@ impl Tallies {
 
 impl Tally {
     fn entry(&self, now: Duration) -> Option<Entry> {
-        let Tally { who, from, outcome, began, count } = self;
+        let Tally { who, from, act, outcome, began, count } = self;
         let seconds = now.saturating_sub(*began).as_secs();
         (*count > 0).then(|| Entry {
             at_ms: unix_millis(),
             who: who.clone(),
             from: *from,
-            act: Act::Publish,
+            act: *act,
             what: format!("{count} more requests in {seconds} s").into(),
             outcome: *outcome,
         })

@@ -2,6 +2,7 @@
 
 pub(crate) mod activation;
 mod auth;
+pub(crate) mod calls;
 pub(crate) mod hooks;
 pub(crate) mod http;
 mod readers;
@@ -21,6 +22,7 @@ use crate::base::model::AuthKind;
 use crate::base::model::SubscribeError;
 use crate::base::model::{PublishError, Target};
 use crate::observe::counters::activation::ActivationCounts;
+use crate::observe::counters::calls::CallCounts;
 use crate::observe::counters::hooks::HookCounts;
 use crate::observe::counters::http::HttpCounts;
 use crate::observe::counters::routes::RouteCounts;
@@ -77,6 +79,7 @@ pub struct Counters {
     pub(crate) stats: ReaderCounts,
     pub(crate) activation: ActivationCounts,
     pub(crate) hooks: HookCounts,
+    pub(crate) calls: CallCounts,
 }
 
 weir_wire::named_enum! {

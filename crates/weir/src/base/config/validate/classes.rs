@@ -152,7 +152,7 @@ fn large_frame(key: &str, value: usize, allowed: String) -> ConfigError {
 
 /// `labels` are all possible labels except those of imported devices, which are written
 /// `COLUMN=VALUE`.
-fn check_actors(
+pub(super) fn check_actors(
     key: &str,
     actors: &[Actor],
     labels: Option<&HashSet<&str>>,

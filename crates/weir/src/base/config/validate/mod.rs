@@ -3,6 +3,7 @@
 mod activation;
 mod admin;
 mod auth;
+mod calls;
 mod classes;
 mod cluster;
 mod hooks;
@@ -56,6 +57,7 @@ impl Config {
         self.check_upstreams()?;
         self.check_hooks()?;
         self.check_routes()?;
+        self.check_calls()?;
         self.check_classes(self.retention_bytes(resources))
     }
 

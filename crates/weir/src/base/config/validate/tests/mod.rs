@@ -379,6 +379,7 @@ fn a_budget_that_the_machine_decides_is_enough() {
 
 mod admin;
 mod auth;
+mod calls;
 mod cluster;
 mod hooks;
 mod http;

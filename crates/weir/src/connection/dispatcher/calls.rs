@@ -1,0 +1,45 @@
+//! Calls: those of the connection's device to backends, and its answers to those of backends.
+
+use std::sync::Arc;
+
+use weir_engine::{Command, Item};
+use weir_wire::ErrorCode;
+use weir_wire::v1::{Answer, Call, Cancel};
+
+use super::{Asker, Dispatcher, Job};
+use crate::backends::calls::NotBegun;
+use crate::base::{frames, mailboxes};
+
+impl Dispatcher {
+    /// Begins a call in a task of its own, which sends the answer.
+    pub(super) fn call(&mut self, asker: Asker, call: Call) {
+        let conn = asker.conn;
+        let Some(device) = self.shared.devices.id_of(asker.device, conn) else { return };
+        let grant = self.grant(asker);
+        let begun = self.shared.calls.begin(conn, call, |callers| grant.may_call(callers));
+        drop(grant);
+        match begun {
+            Ok(mut begun) => {
+                let mailboxes = Arc::clone(self.shared.mailboxes());
+                tokio::spawn(async move {
+                    if let Some(frame) = begun.ask(&device).await {
+                        let send = Command::Send(conn, Item::Frame(frame));
+                        mailboxes::push(&mailboxes[conn.shard()], send).await;
+                    }
+                });
+            }
+            Err(NotBegun::Answer(frame)) => self.jobs.push_front(Job::Send { conn, frame }),
+            Err(NotBegun::Id(message)) => {
+                self.answer(conn, frames::error(ErrorCode::InvalidField, message, "", 0));
+            }
+        }
+    }
+
+    pub(super) fn take_answer(&self, asker: Asker, answer: Answer) {
+        self.shared.calls.answered(asker.conn, answer);
+    }
+
+    pub(super) fn cancel_call(&self, asker: Asker, cancel: Cancel) {
+        self.shared.calls.cancelled(asker.conn, cancel.id);
+    }
+}
