@@ -1,6 +1,7 @@
 /** The client: opens one connection after the other, and keeps the state that outlives them. */
 
 import { ASKED_MS_MAX, Backoff } from './backoff.js';
+import type { Answer, Call, CallHandler } from './calls.js';
 import { Connection } from './connection.js';
 import type { ConnectionOwner, Welcome } from './connection.js';
 import { WeirError } from './errors.js';
@@ -114,6 +115,7 @@ export interface ClientEvents {
 export class WeirClient {
   readonly #settings: Settings;
   readonly #getToken: WeirClientOptions['getToken'];
+  readonly #onCall: CallHandler | undefined;
   readonly #events = new Emitter<ClientEvents>();
   readonly #positions = new Positions();
   readonly #subscriptions = new Map<string, Subscription>();
@@ -148,6 +150,7 @@ export class WeirClient {
     this.#publisher = new HttpPublisher(fetch, url, connectTimeoutMs);
     this.#token = options.token;
     this.#getToken = options.getToken;
+    this.#onCall = options.onCall;
     this.#ways = new Ways(this.#settings.transports, this.#settings.fallbackAfter);
     this.#backoff = new Backoff(this.#settings.backoffMinMs, this.#settings.backoffMaxMs);
     for (const topic of options.topics ?? []) {
@@ -276,6 +279,23 @@ export class WeirClient {
   }
 
   /**
+   * Calls a backend over the connection. The gateway's routes say which one answers the method.
+   *
+   * The client sends no call twice. After `not_connected` it was not sent. After `connection_lost`
+   * nobody knows whether the backend has carried it out. An SSE stream carries no calls.
+   *
+   * @returns the backend's answer.
+   * @throws WeirError with the code of the answer, such as `unsupported` or `deadline_exceeded`;
+   * `cancelled` if `signal` is aborted.
+   */
+  async call(call: Call): Promise<Answer> {
+    if (this.#connection?.isOpen() === true && this.#connection.canSend()) {
+      return this.#connection.call(call);
+    }
+    throw new WeirError('not_connected', 'there is no WebSocket to call on');
+  }
+
+  /**
    * Gives a new token to the client, and to the server if a connection is open: over WebSocket by
    * `Refresh`, over SSE by a new stream, on which all topics resume.
    */
@@ -371,7 +391,8 @@ export class WeirClient {
     };
     this.#positions.handleConnecting();
     const open = (listener: LineListener): Line => this.#openLine(transport, listener);
-    const connection: Connection = new Connection(owner, open, this.#settings.connectTimeoutMs);
+    const { connectTimeoutMs } = this.#settings;
+    const connection: Connection = new Connection(owner, open, connectTimeoutMs, this.#onCall);
     this.#connection = connection;
     return connection;
   }
@@ -384,7 +405,9 @@ export class WeirClient {
     if (transport === 'websocket' && WebSocket !== undefined) {
       const hello = (): ClientMessage => {
         const token = (this.#shownToken = this.#token ?? '');
-        const greeting = { kind: 'hello', deviceId, token, client, heartbeatMs, topics: [] } as const;
+        const calls = this.#onCall !== undefined;
+        const same = { deviceId, token, client, heartbeatMs, calls };
+        const greeting = { kind: 'hello', ...same, topics: [] } as const;
         // The client subscribes to the others after the welcome.
         const topics = fittingTopics(greeting, this.#positions.wanted());
         asking(topics);
@@ -529,6 +552,9 @@ export class WeirClient {
       case 'pong':
       case 'published':
       case 'goodbye':
+      case 'call':
+      case 'answer':
+      case 'cancel':
       // The connection has handled these.
     }
   }

@@ -3,6 +3,8 @@
  * publishes.
  */
 
+import { Calls } from './calls.js';
+import type { Answer, Call, CallHandler } from './calls.js';
 import { WeirError } from './errors.js';
 import { failure, goodbye } from './line.js';
 import type { Ending, Line, LineListener } from './line.js';
@@ -38,6 +40,7 @@ export class Connection implements LineListener {
   readonly #owner: ConnectionOwner;
   readonly #line: Line;
   readonly #waiting = new Map<number, Waiting>();
+  readonly #calls: Calls;
   #end!: (ending: Ending) => void;
   #hasEnded = false;
   #welcomedAt: number | undefined;
@@ -51,8 +54,10 @@ export class Connection implements LineListener {
     owner: ConnectionOwner,
     open: (listener: LineListener) => Line,
     connectTimeoutMs: number,
+    onCall: CallHandler | undefined,
   ) {
     this.#owner = owner;
+    this.#calls = new Calls((message) => this.send(message), onCall);
     this.ended = new Promise((end) => {
       this.#end = end;
     });
@@ -108,7 +113,12 @@ export class Connection implements LineListener {
     });
   }
 
-  /** Ends the connection. Publishes that wait for an answer fail. */
+  /** Calls a backend on a transport that carries messages to the server. */
+  call(call: Call): Promise<Answer> {
+    return this.#calls.call(call);
+  }
+
+  /** Ends the connection. Publishes and calls that wait for an answer fail. */
   end(ending: Ending): void {
     if (this.#hasEnded) {
       return;
@@ -121,6 +131,7 @@ export class Connection implements LineListener {
       reject(lost(publication));
     }
     this.#waiting.clear();
+    this.#calls.end();
     this.#end(ending);
   }
 
@@ -141,6 +152,15 @@ export class Connection implements LineListener {
         break;
       case 'published':
         this.#takeWaiting(message.request)?.resolve(message.published);
+        break;
+      case 'call':
+        this.#calls.handleCall(message);
+        break;
+      case 'answer':
+        this.#calls.handleAnswer(message);
+        break;
+      case 'cancel':
+        this.#calls.handleCancel(message.id);
         break;
       case 'goodbye':
         this.end(goodbye(message.code, message.reason, message.retryAfterMs));

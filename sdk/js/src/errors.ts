@@ -16,7 +16,8 @@
  * | `protocol` | The server violated the protocol. |
  * | `http_…` | An HTTP answer with this status and no explanation. |
  * | `credentials` | `getToken` failed. |
- * | `busy` | Too many publishes wait for their answer. |
+ * | `busy` | Too many publishes, or calls, wait for their answer. |
+ * | `cancelled` | The signal of a call was aborted. |
  *
  * All other codes come from the server, such as `not_permitted` or `rate_limited`.
  */

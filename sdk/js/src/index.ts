@@ -5,6 +5,8 @@
  */
 
 export type { Advice } from './backoff.js';
+export { CallError } from './calls.js';
+export type { Answer, Call, CallHandler, CallResult, IncomingCall } from './calls.js';
 export { WeirClient } from './client.js';
 export type { ClientEvents, Closed, Expiring, Opened, Reconnecting } from './client.js';
 export { WeirError } from './errors.js';

@@ -1,5 +1,6 @@
 /** The options of a client. */
 
+import type { CallHandler } from './calls.js';
 import type { Message, Position } from './wire.js';
 import type { TransportKind } from './ways.js';
 
@@ -48,6 +49,11 @@ export interface WeirClientOptions {
    * answer within `connectTimeoutMs`.
    */
   readonly getToken?: ((reason: TokenReason) => Promise<string> | string) | undefined;
+  /**
+   * Answers calls of backends. Only with it the client announces that it answers calls, over
+   * WebSocket.
+   */
+  readonly onCall?: CallHandler | undefined;
   /** Topics to subscribe to from the start. */
   readonly topics?: readonly (string | TopicOptions)[] | undefined;
   /**

@@ -1,5 +1,6 @@
 /** The messages of `weir.v1`: as JSON (the proto3 JSON form), and as typed values. */
 
+import type { Answer, Call, IncomingCall } from './calls.js';
 import { WeirError } from './errors.js';
 
 /** A position in a topic's stream of messages. Offsets of different epochs cannot be compared. */
@@ -84,6 +85,9 @@ export type ServerMessage =
   | { kind: 'presence'; topic: string; joined: Member[]; left: Member[]; missed: boolean }
   | { kind: 'published'; request: number; published: Published }
   | { kind: 'error'; code: string; message: string; request: number; topic: string }
+  | { kind: 'call'; id: number; call: Omit<IncomingCall, 'signal'> & Payload }
+  | { kind: 'answer'; id: number; code: string; message: string; answer: Answer }
+  | { kind: 'cancel'; id: number }
   | { kind: 'expiring'; expiresAtMs: number }
   | { kind: 'goodbye'; code: number; reason: string; retryAfterMs: number };
 
@@ -96,12 +100,24 @@ export type ClientMessage =
       client: string;
       heartbeatMs: number;
       topics: readonly Wanted[];
+      /** Whether the program answers calls of backends. */
+      calls: boolean;
     }
   | { kind: 'ping' }
   | ({ kind: 'subscribe' } & Wanted)
   | { kind: 'unsubscribe'; topic: string }
   | { kind: 'publish'; publication: Publication; request: number }
-  | { kind: 'refresh'; token: string };
+  | { kind: 'refresh'; token: string }
+  | { kind: 'call'; id: number; call: Call }
+  | {
+      kind: 'answer';
+      id: number;
+      code: string;
+      message: string;
+      payload: Payload | undefined;
+      contentType: string | undefined;
+    }
+  | { kind: 'cancel'; id: number };
 
 /**
  * A wanted topic, and the position from which to resume.
@@ -146,8 +162,11 @@ export function encode(message: ClientMessage): string {
   switch (message.kind) {
     case 'hello': {
       const { deviceId, token, client, heartbeatMs, topics } = message;
+      const wanted = topics.map(wantedToJson);
+      // JSON leaves out what is undefined.
+      const calls = message.calls ? true : undefined;
       return JSON.stringify({
-        hello: { deviceId, token, client, heartbeatMs, topics: topics.map(wantedToJson) },
+        hello: { deviceId, token, client, heartbeatMs, topics: wanted, calls },
       });
     }
     case 'ping':
@@ -164,6 +183,21 @@ export function encode(message: ClientMessage): string {
     }
     case 'refresh':
       return JSON.stringify({ refresh: { token: message.token } });
+    case 'call': {
+      const { method, text, data, contentType, deadlineMs } = message.call;
+      const payload = data === undefined ? { text: text ?? '' } : payloadToJson({ data });
+      const { id } = message;
+      return JSON.stringify({ call: { id, method, ...payload, contentType, deadlineMs } });
+    }
+    case 'answer': {
+      const { id, contentType } = message;
+      const payload = message.payload && payloadToJson(message.payload);
+      const code = message.code === '' ? undefined : message.code;
+      const said = message.message === '' ? undefined : message.message;
+      return JSON.stringify({ answer: { id, code, ...payload, contentType, message: said } });
+    }
+    case 'cancel':
+      return JSON.stringify({ cancel: { id: message.id } });
   }
 }
 
@@ -282,6 +316,28 @@ const DECODERS: Record<ServerMessage['kind'], (fields: Fields) => ServerMessage>
     request: fields.u32('request'),
     topic: fields.string('topic'),
   }),
+  call: (fields) => ({
+    kind: 'call',
+    id: fields.u32('id'),
+    call: {
+      method: fields.string('method'),
+      ...payload(fields),
+      contentType: fields.string('contentType'),
+      deadlineMs: fields.u32('deadlineMs'),
+    },
+  }),
+  answer: (fields) => ({
+    kind: 'answer',
+    id: fields.u32('id'),
+    code: fields.string('code'),
+    message: fields.string('message'),
+    answer: {
+      ...payload(fields),
+      contentType: fields.string('contentType'),
+      status: fields.u32('status'),
+    },
+  }),
+  cancel: (fields) => ({ kind: 'cancel', id: fields.u32('id') }),
   expiring: (fields) => ({ kind: 'expiring', expiresAtMs: Number(fields.u64('expiresAtMs')) }),
   goodbye: (fields) => ({
     kind: 'goodbye',
@@ -292,18 +348,20 @@ const DECODERS: Record<ServerMessage['kind'], (fields: Fields) => ServerMessage>
 };
 
 function message(fields: Fields, topic: string): Message {
-  const text = fields.optionalString('text');
-  const payload: Payload =
-    text === undefined ? { data: fields.bytes('data') } : { text };
   return {
     topic,
-    ...payload,
+    ...payload(fields),
     contentType: fields.string('contentType'),
     key: fields.string('key'),
     messageId: fields.u64('messageId'),
     offset: fields.u64('offset'),
     sender: fields.u64('sender'),
   };
+}
+
+function payload(fields: Fields): Payload {
+  const text = fields.optionalString('text');
+  return text === undefined ? { data: fields.bytes('data') } : { text };
 }
 
 function member(fields: Fields): Member {

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { test } from 'node:test';
 
-import { WeirClient } from '../dist/index.js';
+import { CallError, WeirClient } from '../dist/index.js';
 import { Run } from '../dist/run.js';
 import { tryWebSocket } from '../dist/websocket.js';
 import { FakeServer, Inbox } from './fake.js';
@@ -839,4 +839,78 @@ test('without a WebSocket there is SSE, and a clear word for who insists', (t) =
   new WeirClient({ url: 'http://a' });
   assert.throws(() => new WeirClient({ url: 'http://a', transports: ['websocket'] }), /--experimental-websocket/);
   new WeirClient({ url: 'http://a', transports: ['websocket'], WebSocket });
+});
+
+test('calls of the client are answered, refused, given up, or lost with the connection', async (t) => {
+  const fake = await FakeServer.start(t);
+  const { client: weir } = client(t, fake);
+  await assert.rejects(weir.call({ method: 'a' }), { code: 'not_connected' });
+  const opening = weir.connect();
+  const peer = await fake.welcome();
+  await opening;
+  assert.equal(peer.hello.calls, undefined);
+  const first = weir.call({ method: 'orders/price', text: '{}', deadlineMs: 500 });
+  const second = weir.call({ method: 'orders/price', data: Uint8Array.of(1) });
+  const sent = { id: 1, method: 'orders/price', text: '{}', deadlineMs: 500 };
+  assert.deepEqual(await peer.nextDeed(), { call: sent });
+  assert.deepEqual(await peer.nextDeed(), { call: { id: 2, method: 'orders/price', data: 'AQ==' } });
+  peer.say({ answer: { id: 2, code: 'unavailable', message: 'later' } });
+  peer.say({ answer: { id: 1, text: '5', status: 200 } });
+  peer.say({ answer: { id: 1, text: 'twice' } });
+  assert.deepEqual(await first, { text: '5', contentType: '', status: 200 });
+  await assert.rejects(second, { code: 'unavailable', message: 'later' });
+  const stop = new AbortController();
+  const third = weir.call({ method: 'a', signal: stop.signal });
+  await peer.nextDeed();
+  stop.abort();
+  await assert.rejects(third, { code: 'cancelled' });
+  assert.deepEqual(await peer.nextDeed(), { cancel: { id: 3 } });
+  await assert.rejects(weir.call({ method: 'a', signal: stop.signal }), { code: 'cancelled' });
+  const fourth = weir.call({ method: 'a' });
+  await peer.nextDeed();
+  peer.cut();
+  await assert.rejects(fourth, { code: 'connection_lost' });
+});
+
+test('a handler answers calls of backends, and hears when nobody waits any more', async (t) => {
+  const fake = await FakeServer.start(t);
+  const ended = new Inbox();
+  const onCall = async ({ method, text, deadlineMs, signal }) => {
+    switch (method) {
+      case 'echo':
+        return `${text} ${deadlineMs}`;
+      case 'bytes':
+        return { data: Uint8Array.of(104, 105), contentType: 'a/b' };
+      case 'wait':
+        return new Promise((resolve) => signal.addEventListener('abort', () => {
+          ended.put('aborted');
+          resolve('too late');
+        }));
+      case 'broken':
+        throw new TypeError('a secret');
+      default:
+        throw new CallError('unsupported', `no method ${method}`);
+    }
+  };
+  const { client: weir } = client(t, fake, { onCall });
+  void weir.connect();
+  const peer = await fake.welcome();
+  assert.equal(peer.hello.calls, true);
+  for (const [call, answer] of [
+    [{ method: 'echo', text: 'x', deadlineMs: 50 }, { text: 'x 50' }],
+    [{ method: 'bytes' }, { data: 'aGk=', contentType: 'a/b' }],
+    [{ method: 'broken' }, { code: 'failed', message: 'the handler has failed' }],
+    [{ method: 'other' }, { code: 'unsupported', message: 'no method other' }],
+  ]) {
+    peer.say({ call: { id: 9, ...call } });
+    assert.deepEqual(await peer.nextDeed(), { answer: { id: 9, ...answer } });
+  }
+  peer.say({ call: { id: 10, method: 'wait' } });
+  peer.say({ cancel: { id: 10 } });
+  assert.equal(await ended.next(), 'aborted');
+  peer.say({ call: { id: 11, method: 'wait' } });
+  peer.say({ call: { id: 12, method: 'echo', text: 'after' } });
+  assert.equal((await peer.nextDeed()).answer.id, 12);
+  peer.cut();
+  assert.equal(await ended.next(), 'aborted');
 });

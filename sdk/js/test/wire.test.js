@@ -38,6 +38,21 @@ test('what the server says has the types that programs want', () => {
       { error: { code: 'busy', message: 'later', topic: 'a' } },
       { kind: 'error', code: 'busy', message: 'later', request: 0, topic: 'a' },
     ],
+    [
+      { call: { id: 7, method: 'lock/open', text: 'x', deadlineMs: 5000 } },
+      { kind: 'call', id: 7, call: { method: 'lock/open', text: 'x', contentType: '', deadlineMs: 5000 } },
+    ],
+    [
+      { answer: { id: 7, code: 'failed', message: 'no', data: 'aGk=', status: 503 } },
+      {
+        kind: 'answer',
+        id: 7,
+        code: 'failed',
+        message: 'no',
+        answer: { data: Uint8Array.of(104, 105), contentType: '', status: 503 },
+      },
+    ],
+    [{ cancel: { id: 7 } }, { kind: 'cancel', id: 7 }],
     [{ expiring: { expiresAtMs: '5' } }, { kind: 'expiring', expiresAtMs: 5 }],
     [{ goodbye: { code: 4100, reason: 'draining' } }, { kind: 'goodbye', code: 4100, reason: 'draining', retryAfterMs: 0 }],
     [{ push: null, pong: {} }, { kind: 'pong' }],
@@ -115,6 +130,15 @@ test('what the client says is proto3 JSON', () => {
   assert.deepEqual(said({ kind: 'subscribe', topic: 'a', position: undefined }), { subscribe: { topic: 'a' } });
   assert.deepEqual(said({ kind: 'unsubscribe', topic: 'a' }), { unsubscribe: { topic: 'a' } });
   assert.deepEqual(said({ kind: 'refresh', token: 't' }), { refresh: { token: 't' } });
+  const call = { method: 'a/b', data: Uint8Array.of(104, 105), deadlineMs: 5 };
+  assert.deepEqual(said({ kind: 'call', id: 1, call }), { call: { id: 1, method: 'a/b', data: 'aGk=', deadlineMs: 5 } });
+  assert.deepEqual(said({ kind: 'call', id: 2, call: { method: 'a' } }), { call: { id: 2, method: 'a', text: '' } });
+  const answer = { kind: 'answer', id: 1, code: '', message: '', payload: { text: '' }, contentType: undefined };
+  assert.deepEqual(said(answer), { answer: { id: 1, text: '' } });
+  const failed = { ...answer, code: 'jammed', message: 'no', payload: undefined };
+  assert.deepEqual(said(failed), { answer: { id: 1, code: 'jammed', message: 'no' } });
+  assert.deepEqual(said({ kind: 'cancel', id: 1 }), { cancel: { id: 1 } });
+  assert.equal(said({ kind: 'hello', deviceId: '', token: '', client: '', heartbeatMs: 0, topics: [], calls: true }).hello.calls, true);
   const text = { topic: 'a', text: '', contentType: 'text/plain', key: 'k' };
   assert.deepEqual(said({ kind: 'publish', publication: text, request: 1 }), { publish: { ...text, request: 1 } });
   const data = Uint8Array.from({ length: 20_000 }, (_, index) => index);
