@@ -63,7 +63,7 @@ fn each_example_is_short() -> Result<()> {
         }
         ensure!((1..=LINES_MAX).contains(&lines), "{}: {lines} lines of code", example.display());
     }
-    ensure!(count == 4, "{count} examples, and this file tests four");
+    ensure!(count == 5, "{count} examples, and this file tests five");
     Ok(())
 }
 
@@ -174,6 +174,47 @@ fn players_see_each_other_move_enter_and_leave() -> Result<()> {
         ensure!(ada["players"].as_object().is_some_and(|seen| seen.len() == 1), "{ada}");
         Ok(())
     })
+}
+
+#[test]
+fn a_lock_and_its_backend_call_each_other() -> Result<()> {
+    let port = free_port()?;
+    let example = Example::start("remote-lock", |directory| {
+        let path = directory.join("weir.toml");
+        let config = fs::read_to_string(&path)?;
+        fs::write(&path, config.replace("127.0.0.1:3000", &format!("127.0.0.1:{port}")))?;
+        Ok(vec![("PORT", port.to_string())])
+    })?;
+    let mut backend = example.command("python3");
+    backend.arg("backend.py").stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut backend = backend.spawn()?;
+    let mut said = BufReader::new(backend.stdout.take().context("a pipe")?).lines();
+    let _backend = Companion(backend);
+    ensure!(said.next().is_some(), "the backend does not start");
+    let mut lock = example.command("node");
+    lock.args(["--experimental-websocket", "lock.mjs", "lock-1", "--badge", "17", "--badge", "18"]);
+    lock.args(["--gateway", &format!("http://{}", example.http)]);
+    let mut lock = lock.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+    let mut said = BufReader::new(lock.stdout.take().context("a pipe")?).lines();
+    let _lock = Companion(lock);
+    for expected in ["badge 17: yes", "badge 18: no", "ready"] {
+        let line = said.next().context("a line of the lock")??;
+        ensure!(line.ends_with(expected), "{line:?} is not {expected:?}");
+    }
+    let admin = format!("http://{}", example.admin);
+    let calls = |args: &[&str]| -> Result<String> {
+        let mut caller = example.command("python3");
+        let output = caller.arg("backend.py").args(args).env("ADMIN", &admin).output()?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+    };
+    ensure!(calls(&["open", "lock-1", "ada"])? == "open");
+    let line = said.next().context("a line of the lock")??;
+    ensure!(line.ends_with("opened for ada"), "{line:?}");
+    ensure!(calls(&["call", "lock-1", "lock/paint"])? == "502 unsupported");
+    ensure!(calls(&["call", "lock-1", "lock/self-destruct"])? == "502 refused");
+    ensure!(calls(&["open", "lock-2", "ada"])?.starts_with("404 "));
+    Ok(())
 }
 
 fn summary(player: Child) -> Result<Value> {
