@@ -1,18 +1,6 @@
 //! Why there is no answer.
 
-use std::io;
-use std::time::Duration;
-
-/// Why there is no connection to an endpoint.
-#[derive(Debug, thiserror::Error)]
-pub enum DialError {
-    /// The kernel could not connect.
-    #[error("cannot connect: {0}")]
-    Connect(io::Error),
-    /// It took longer than `connect_timeout`.
-    #[error("not connected after {0:?}")]
-    TimedOut(Duration),
-}
+use crate::dial::DialError;
 
 /// Why there is no answer, or no end of one.
 #[derive(Debug, thiserror::Error)]

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use crate::dial::DialStatus;
+use crate::names::NamesStatus;
+
 /// An upstream as it is now. What ends in a plural counts since the start.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Status {
@@ -17,6 +20,10 @@ pub struct Status {
     pub waiting: usize,
     /// Requests that waited for a place until their deadline.
     pub waiting_timed_out: u64,
+    /// Look-ups of its names.
+    pub names: NamesStatus,
+    /// Connecting.
+    pub dials: DialStatus,
     /// By endpoint, in the order of their addresses' answers.
     pub endpoints: Vec<EndpointStatus>,
 }

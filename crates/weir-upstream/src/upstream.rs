@@ -10,8 +10,8 @@ use tokio::time::{Instant, timeout_at};
 use tracing::debug;
 
 use crate::body::{Incoming, Outgoing};
-use crate::dial::{Dialer, Stream};
-use crate::error::{DialError, SendError};
+use crate::dial::{DialError, Dialer, Stream};
+use crate::error::SendError;
 use crate::names::{Endpoint, Names};
 use crate::settings::{Protocol, Settings, SettingsError};
 use crate::status::{EndpointStatus, Failures, Status};
@@ -100,6 +100,8 @@ impl Upstream {
         Status {
             requests: self.inner.requests.load(Ordering::Relaxed),
             failures: self.inner.failures.status(),
+            names: self.inner.names.status(),
+            dials: self.inner.dialer.status(),
             endpoints: endpoints
                 .map(|address| EndpointStatus {
                     address: address.clone(),
@@ -176,7 +178,7 @@ impl Inner {
             Protocol::Http1 => drop(request.headers_mut().insert(HOST, host)),
             Protocol::Http2 => {
                 let mut parts = std::mem::take(request.uri_mut()).into_parts();
-                parts.scheme = Some(http::uri::Scheme::HTTP);
+                parts.scheme = Some(self.dialer.scheme());
                 parts.authority =
                     Some(host.as_bytes().try_into().map_err(|_: http::uri::InvalidUri| {
                         DialError::Connect(std::io::ErrorKind::InvalidInput.into())

@@ -33,6 +33,7 @@ pub use crate::core::publishing::Publishing;
 pub use auth::TokenSource;
 pub use auth::jwt::JwtKeyError;
 pub use base::clock::unix_millis;
+pub use base::config::DnsFamilies;
 pub use base::config::keys;
 pub use base::config::{
     AccessLogConfig, AccessLogFormat, ActivationConfig, Actor, AdminConfig, AdminScope,

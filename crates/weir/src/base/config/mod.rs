@@ -48,8 +48,8 @@ pub(crate) use routes::{OWN_PATHS, PREFIX_BYTES_MAX};
 pub use routes::{RouteAuth, RouteConfig};
 pub use tls::{CertificateConfig, ClientAuth, ClientIdentity, TlsConfig, TlsVersion};
 pub use udp::UdpConfig;
+pub use upstreams::{DnsFamilies, UpstreamConfig, UpstreamProtocol};
 pub(crate) use upstreams::{UPSTREAM_NAME_CHARS_MAX, UPSTREAMS_MAX};
-pub use upstreams::{UpstreamConfig, UpstreamProtocol};
 pub(crate) use validate::{TOKENS_MAX, is_pattern};
 
 crate::config_table! {

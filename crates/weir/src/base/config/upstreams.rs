@@ -1,8 +1,9 @@
 //! Tables `[[upstreams]]`.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::keys::{HOUR, MINUTE};
+use super::keys::{DAY, HOUR, MINUTE, SECOND};
 
 crate::config_table! {
     /// One of `[[upstreams]]`: a named service that the gateway calls.
@@ -10,13 +11,58 @@ crate::config_table! {
         /// The upstream's name in routes, hooks, metrics and logs.
         name: String, needed(), example("\"api\""),
             allowed("1 to {UPSTREAM_NAME_CHARS_MAX} of a-z, A-Z, 0-9, - and _, no two alike");
-        /// The service's addresses: `host:port`, `srv:_service._proto.name`, or `unix:/path`.
+        /// The service's addresses: `host:port`, `srv:_service._proto.name`, or `unix:/path`. Names
+        /// are looked up as docs/upstreams.md says.
         addresses: Vec<String>, needed(), range(1..=ADDRESSES_MAX), unit("addresses"),
             example("[\"127.0.0.1:8080\"]"), reason(": enough for a service with fixed addresses");
-        /// The `Host` of requests without one. Empty: the address of the endpoint.
+        /// The `Host` of requests without one. Empty: name or address of the endpoint, with its
+        /// port.
         host: String, allowed("a host name, with or without a port");
         /// The version of HTTP that the service speaks.
         protocol: UpstreamProtocol;
+        /// Whether connections use TLS.
+        tls: bool;
+        /// PEM file of the authorities that sign the service's certificate. Empty: the public ones
+        /// that browsers trust. This file and the next two are read again when they change.
+        tls_ca: PathBuf, allowed("or \"\"; only with tls = true");
+        /// PEM file of the certificate that the gateway shows to the service, with its chain. Empty:
+        /// none.
+        tls_certificate: PathBuf, allowed("or \"\"; together with tls_key");
+        /// PEM file of that certificate's private key, without a passphrase.
+        tls_key: PathBuf, allowed("or \"\"; together with tls_certificate");
+        /// The name that the service's certificate must have. Empty: `host`, and if that is empty,
+        /// name or address of the endpoint.
+        tls_server_name: String, allowed("a DNS name or an IP address, or \"\"");
+        /// The proxy to connect through: `http://host:port` (CONNECT) or `socks5://host:port`.
+        /// Empty: none.
+        proxy: String, allowed("http://host:port or socks5://host:port, or \"\"");
+        /// The user at the proxy. Empty: none.
+        proxy_user: String, allowed("at most 255 bytes");
+        /// The user's password.
+        proxy_password: String, secret(), allowed("at most 255 bytes");
+        /// A file that holds the password instead. It is read for each connection.
+        proxy_password_file: PathBuf, allowed("or \"\"; not with proxy_password");
+        /// Whether the proxy looks up the names in `addresses`. SRV records are always looked up
+        /// here.
+        proxy_resolves: bool;
+        /// DNS servers: addresses with or without a port. Empty: those of `/etc/resolv.conf`, with
+        /// its search list.
+        dns_servers: Vec<String>, range(0..=DNS_SERVERS_MAX), unit("servers"),
+            reason(": more than the system's resolver would ask");
+        /// The kinds of addresses that are looked up.
+        dns_families: DnsFamilies;
+        /// How long one look-up may take.
+        dns_timeout: Duration = Duration::from_secs(2), range(10..=MINUTE);
+        /// The least time for which an answer counts, whatever its TTL.
+        dns_ttl_min: Duration = Duration::from_secs(1), range(SECOND..=HOUR),
+            allowed("at most dns_ttl_max");
+        /// The longest time for which an answer counts, whatever its TTL.
+        dns_ttl_max: Duration = Duration::from_secs(300), range(SECOND..=DAY);
+        /// How long an answer is used after its time while no server answers.
+        dns_stale_max: Duration = Duration::from_secs(86_400), range(0..=30 * DAY);
+        /// Endpoints that are used at most, if the names have more addresses.
+        // Each has figures of its own, and connections when it is used.
+        endpoints_max: usize = 128, range(1..=ENDPOINTS_MAX), unit("endpoints");
         /// How long connecting may take, with name, proxy and handshake.
         connect_timeout: Duration = Duration::from_secs(2), range(10..=MINUTE);
         /// How long one try may wait for the head of its answer. Then another endpoint is tried, if
@@ -35,9 +81,46 @@ impl UpstreamConfig {
             addresses: self.addresses.clone(),
             host: self.host.clone(),
             protocol: self.protocol.into(),
+            dns: weir_upstream::DnsSettings {
+                servers: self.dns_servers.clone(),
+                families: self.dns_families.into(),
+                timeout: self.dns_timeout,
+                ttl_min: self.dns_ttl_min,
+                ttl_max: self.dns_ttl_max,
+                stale_max: self.dns_stale_max,
+                endpoints_max: self.endpoints_max,
+            },
+            tls: self.tls.then(|| weir_upstream::TlsSettings {
+                ca: path(&self.tls_ca),
+                certificate: path(&self.tls_certificate),
+                key: path(&self.tls_key),
+                server_name: self.tls_server_name.clone(),
+            }),
+            proxy: (!self.proxy.is_empty()).then(|| weir_upstream::ProxySettings {
+                url: self.proxy.clone(),
+                user: self.proxy_user.clone(),
+                password: self.proxy_password.clone().into(),
+                password_file: path(&self.proxy_password_file),
+                resolves: self.proxy_resolves,
+            }),
             connect_timeout: self.connect_timeout,
             try_timeout: self.try_timeout,
             deadline: self.deadline,
+        }
+    }
+}
+
+/// `None` for an empty one.
+fn path(path: &Path) -> Option<PathBuf> {
+    (!path.as_os_str().is_empty()).then(|| path.to_owned())
+}
+
+impl From<DnsFamilies> for weir_upstream::IpFamilies {
+    fn from(families: DnsFamilies) -> Self {
+        match families {
+            DnsFamilies::Both => weir_upstream::IpFamilies::Both,
+            DnsFamilies::Ipv4 => weir_upstream::IpFamilies::Ipv4,
+            DnsFamilies::Ipv6 => weir_upstream::IpFamilies::Ipv6,
         }
     }
 }
@@ -63,10 +146,26 @@ weir_wire::named_enum! {
     }
 }
 
-crate::config_words!(UpstreamProtocol);
+weir_wire::named_enum! {
+    /// The kinds of addresses that are looked up.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    pub enum DnsFamilies {
+        /// A and AAAA records.
+        #[default]
+        Both = "both",
+        /// A records.
+        Ipv4 = "ipv4",
+        /// AAAA records.
+        Ipv6 = "ipv6",
+    }
+}
+
+crate::config_words!(DnsFamilies, UpstreamProtocol);
 
 /// Each has its own connections and figures.
 pub(crate) const UPSTREAMS_MAX: u64 = 256;
 const ADDRESSES_MAX: u64 = 64;
+const DNS_SERVERS_MAX: u64 = 8;
+const ENDPOINTS_MAX: u64 = 1_024;
 /// It is a label of metrics.
 pub(crate) const UPSTREAM_NAME_CHARS_MAX: usize = 64;

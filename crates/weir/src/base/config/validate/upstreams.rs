@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::auth::quoted;
 use super::error;
 use crate::base::config::keys::ConfigError;
-use crate::base::config::{Config, UPSTREAM_NAME_CHARS_MAX};
+use crate::base::config::{Config, UPSTREAM_NAME_CHARS_MAX, UpstreamConfig};
 
 impl Config {
     pub(super) fn check_upstreams(&self) -> Result<(), ConfigError> {
@@ -22,6 +22,7 @@ impl Config {
                 let allowed = format!("a name of its own: upstreams[{earlier}] has this one");
                 return Err(error(&format!("{path}.name"), quoted(name), allowed));
             }
+            check_orphans(&path, upstream)?;
             upstream.settings().check().map_err(|wrong| ConfigError {
                 key: format!("{path}.{}", wrong.key),
                 value: wrong.value,
@@ -44,4 +45,29 @@ impl Config {
         };
         Err(error(path, quoted(name), allowed))
     }
+}
+
+/// Checks that no key is set that has no effect without another one.
+fn check_orphans(path: &str, upstream: &UpstreamConfig) -> Result<(), ConfigError> {
+    let is_set = |path: &std::path::Path| !path.as_os_str().is_empty();
+    let tls = [
+        ("tls_ca", is_set(&upstream.tls_ca)),
+        ("tls_certificate", is_set(&upstream.tls_certificate)),
+        ("tls_key", is_set(&upstream.tls_key)),
+        ("tls_server_name", !upstream.tls_server_name.is_empty()),
+    ];
+    let proxy = [
+        ("proxy_user", !upstream.proxy_user.is_empty()),
+        ("proxy_password", !upstream.proxy_password.is_empty()),
+        ("proxy_password_file", is_set(&upstream.proxy_password_file)),
+        ("proxy_resolves", upstream.proxy_resolves),
+    ];
+    let orphan = |keys: &[(&'static str, bool)]| keys.iter().find(|(_, is)| *is).map(|key| key.0);
+    let (orphan, allowed) = match (orphan(&tls), orphan(&proxy)) {
+        (Some(key), _) if !upstream.tls => (key, "nothing without tls = true"),
+        (_, Some(key)) if upstream.proxy.is_empty() => (key, "nothing without proxy"),
+        _ => return Ok(()),
+    };
+    // It may be a secret.
+    Err(error(&format!("{path}.{orphan}"), "(set)", allowed))
 }

@@ -386,3 +386,4 @@ mod http;
 mod jwt;
 mod tls;
 mod udp;
+mod upstreams;

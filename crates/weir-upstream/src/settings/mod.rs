@@ -1,8 +1,20 @@
 //! The settings of an upstream.
 
+mod dns;
+mod proxy;
+mod secret;
+mod tls;
+
 use std::time::Duration;
 
+use http::uri::Authority;
+
 use crate::address::{Address, AddressError};
+pub use dns::{DnsSettings, IpFamilies};
+pub use proxy::ProxySettings;
+pub(crate) use proxy::{ProxyKind, WORD_BYTES_MAX};
+pub use secret::Secret;
+pub use tls::TlsSettings;
 
 /// How to reach a named service.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -11,10 +23,16 @@ pub struct Settings {
     pub name: String,
     /// `host:port`, `srv:_service._proto.name` or `unix:/path`.
     pub addresses: Vec<String>,
-    /// The `Host` of requests without one. Empty: the endpoint's own address.
+    /// The `Host` of requests without one. Empty: name or address of the endpoint, with its port.
     pub host: String,
     /// The version of HTTP that the service speaks.
     pub protocol: Protocol,
+    /// How names are looked up.
+    pub dns: DnsSettings,
+    /// `None`: plain.
+    pub tls: Option<TlsSettings>,
+    /// `None`: direct.
+    pub proxy: Option<ProxySettings>,
     /// How long connecting may take, with name, proxy and handshake.
     pub connect_timeout: Duration,
     /// How long one try may wait for the head of its answer.
@@ -53,6 +71,9 @@ impl Settings {
             addresses: addresses.iter().map(|&address| address.to_owned()).collect(),
             host: String::new(),
             protocol: Protocol::default(),
+            dns: DnsSettings::default(),
+            tls: None,
+            proxy: None,
             connect_timeout: Duration::from_secs(2),
             try_timeout: Duration::from_secs(10),
             deadline: Duration::from_secs(30),
@@ -70,15 +91,31 @@ impl Settings {
                 allowed: "at least one address".to_owned(),
             });
         }
-        for address in &self.addresses {
-            Address::parse(address).map_err(|wrong| SettingsError::address(address, wrong))?;
+        let addresses = self.parsed()?;
+        let is_host = self.host.parse::<Authority>().is_ok() && !self.host.contains('@');
+        if !self.host.is_empty() && !is_host {
+            return Err(SettingsError {
+                key: "host",
+                value: format!("{:?}", self.host),
+                allowed: "a host name, with or without a port".to_owned(),
+            });
         }
-        Ok(())
+        self.dns.check()?;
+        self.tls.as_ref().map_or(Ok(()), |tls| tls.check(&self.host, &addresses))?;
+        self.proxy.as_ref().map_or(Ok(()), |proxy| proxy.check(&addresses))
+    }
+
+    /// The addresses.
+    pub(crate) fn parsed(&self) -> Result<Vec<Address>, SettingsError> {
+        let parse = |address: &String| {
+            Address::parse(address).map_err(|wrong| SettingsError::address(address, wrong))
+        };
+        self.addresses.iter().map(parse).collect()
     }
 }
 
 impl SettingsError {
-    pub(crate) fn address(address: &str, wrong: AddressError) -> SettingsError {
+    fn address(address: &str, wrong: AddressError) -> SettingsError {
         SettingsError {
             key: "addresses",
             value: format!("{address:?}"),
@@ -86,3 +123,6 @@ impl SettingsError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
