@@ -54,6 +54,7 @@ fn run(command: Command) -> Result<bool> {
         Command::Http(args) => present("http", args.run.json, &args, scenario::http::run),
         Command::Proxy(args) => present("proxy", args.run.json, &args, scenario::proxy::run),
         Command::Balance(args) => present("balance", args.run.json, &args, scenario::balance::run),
+        Command::Hooks(args) => present("hooks", args.run.json, &args, scenario::hooks::run),
         Command::Publish(args) => present("publish", args.run.json, &args, scenario::publish::run),
         Command::Udp(args) => present("udp", args.run.json, &args, scenario::udp::run),
         Command::Activate(args) => {

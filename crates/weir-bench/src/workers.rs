@@ -160,8 +160,19 @@ impl Workers {
 
     /// Runs guests, all from the first process.
     pub(crate) fn churn(&mut self, plan: &ChurnPlan) -> Result<Churned> {
+        self.begin_churn(plan)?;
+        self.end_churn(plan)
+    }
+
+    /// Lets guests come, and does not wait until they have gone.
+    pub(crate) fn begin_churn(&mut self, plan: &ChurnPlan) -> Result<()> {
         let peer = self.peers.first_mut().context("no worker")?;
-        peer.say(&Order::Churn(plan.clone()))?;
+        peer.say(&Order::Churn(plan.clone()))
+    }
+
+    /// Waits until the guests of [`Workers::begin_churn`] have gone.
+    pub(crate) fn end_churn(&mut self, plan: &ChurnPlan) -> Result<Churned> {
+        let peer = self.peers.first_mut().context("no worker")?;
         let seconds = crate::stats::real(plan.count) / plan.rate;
         let hold = Duration::from_millis(plan.hold_ms);
         let handshakes = HANDSHAKE_TIME_MAX * u32::try_from(plan.count).unwrap_or(u32::MAX);

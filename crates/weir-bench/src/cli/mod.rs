@@ -3,6 +3,7 @@
 mod activate;
 mod cluster;
 mod common;
+mod hooks;
 mod http;
 mod million;
 mod peers;
@@ -20,6 +21,7 @@ use crate::baseline::udp::Style;
 pub(crate) use activate::*;
 pub(crate) use cluster::ClusterArgs;
 pub(crate) use common::{RunArgs, TargetArgs};
+pub(crate) use hooks::{HooksArgs, HooksWork};
 pub(crate) use http::*;
 pub(crate) use million::MillionArgs;
 pub(crate) use peers::{PeersArgs, Work};
@@ -74,6 +76,8 @@ pub(crate) enum Command {
     Proxy(ProxyArgs),
     /// Three endpoints, one slow and one failing, behind the reverse proxy, nginx and pingora.
     Balance(BalanceArgs),
+    /// Services that are asked about connections and told of events.
+    Hooks(HooksArgs),
     /// `POST /v1/publish` to one subscriber: CPU time and allocations of each request.
     Publish(PublishArgs),
     /// Calls by datagram, compared with bare echoes in batches and one by one.
@@ -180,6 +184,9 @@ mod tests {
             "weir-bench proxy --spawn w --h2 --streams 16 --rounds 3 --json",
             "weir-bench balance --spawn w --json",
             "weir-bench balance --spawn w --failures reset --rate 500 --slow-ms 100 --seconds 5 --json",
+            "weir-bench hooks notices --spawn w --rate 10000 --json",
+            "weir-bench hooks lag --spawn w --slow-ms 1000 --guests 100 --rounds 1 --json",
+            "weir-bench hooks connect --spawn w --questions 1000 --json",
             "weir-bench publish --spawn w --size 256 --json",
             "weir-bench udp --spawn w --calls 1000000 --json",
             "weir-bench udp --addr 127.0.0.1:1 --admin 127.0.0.1:2 --pid 1 --udp 127.0.0.1:1 --token t --rate 1000",
@@ -227,6 +234,8 @@ mod tests {
             "weir-bench proxy --spawn w --size 0",
             "weir-bench proxy --spawn w --streams 2",
             "weir-bench balance --spawn w --failures smoke",
+            "weir-bench hooks --spawn w",
+            "weir-bench hooks dream --spawn w",
             "weir-bench publish --spawn w --size 31",
             "weir-bench udp --spawn w --udp 127.0.0.1:1",
             "weir-bench siege --addr 127.0.0.1:1 --admin 127.0.0.1:2 --pid 1 --rate 0",

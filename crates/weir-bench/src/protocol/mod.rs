@@ -131,7 +131,7 @@ pub(crate) enum Check {
 /// The content of a client's `Hello`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct HelloPlan {
-    /// Token; empty: anonymous.
+    /// Token, in which `*` stands for the device; empty: anonymous.
     pub(crate) token: String,
     /// Whether the client subscribes to the topic of its stream.
     pub(crate) subscribe: bool,

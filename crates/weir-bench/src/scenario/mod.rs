@@ -11,6 +11,7 @@ pub(crate) mod conflate;
 mod contestants;
 pub(crate) mod echo;
 pub(crate) mod handshake;
+pub(crate) mod hooks;
 pub(crate) mod http;
 pub(crate) mod idle;
 pub(crate) mod million;

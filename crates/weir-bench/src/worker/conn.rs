@@ -223,7 +223,7 @@ pub(super) fn hello(
         plan.subscribe.then(|| Subscribe { topic: topic.to_owned(), position, presence: false });
     let hello = Hello {
         device_id: device.to_owned(),
-        token: plan.token.clone(),
+        token: plan.token_of(device),
         client: "weir-bench".to_owned(),
         heartbeat_ms: HEARTBEAT_MS,
         topics: topics.into_iter().collect(),
@@ -233,6 +233,11 @@ pub(super) fn hello(
 }
 
 impl HelloPlan {
+    /// The token of a device.
+    pub(crate) fn token_of(&self, device: &str) -> String {
+        self.token.replace('*', device)
+    }
+
     /// The number of answers to `Hello`: `Welcome`, and `Subscribed` for a topic.
     pub(crate) fn answers(&self) -> u8 {
         1 + u8::from(self.subscribe)

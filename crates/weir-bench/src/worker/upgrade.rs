@@ -153,7 +153,7 @@ fn sse_request(
     if plan.token.is_empty() {
         query.push(format!("device={device}"));
     } else {
-        fields += &format!("Authorization: Bearer {}\r\n", plan.token);
+        fields += &format!("Authorization: Bearer {}\r\n", plan.token_of(device));
     }
     if let Some(Position { epoch, offset }) = position {
         fields += &format!("Last-Event-ID: {epoch:016x}-{offset}\r\n");
