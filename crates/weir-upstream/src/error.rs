@@ -1,5 +1,7 @@
 //! Why there is no answer.
 
+use std::sync::Arc;
+
 use crate::dial::DialError;
 
 /// Why there is no answer, or no end of one.
@@ -11,7 +13,7 @@ pub enum SendError {
         /// The upstream's name.
         upstream: String,
         /// Why the last one could not be reached.
-        error: DialError,
+        error: Arc<DialError>,
     },
     /// All connections are in use, and no more requests may wait.
     #[error("upstream {upstream}: no room for another request")]

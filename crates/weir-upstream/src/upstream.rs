@@ -1,20 +1,25 @@
 //! One request to one named service.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use http::header::HOST;
 use http::{HeaderValue, Request, Response};
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::time::{Instant, timeout_at};
-use tracing::debug;
+use tokio::runtime::Handle;
+use tokio::time::Instant;
 
-use crate::body::{Incoming, Outgoing};
-use crate::dial::{DialError, Dialer, Stream};
+use crate::attempt::{Connect, Core, FailureKind, Source, Terms};
+use crate::balance::Balance;
+use crate::dial::Dialer;
+use crate::endpoint::Rules;
 use crate::error::SendError;
-use crate::names::{Endpoint, Names};
-use crate::settings::{Protocol, Settings, SettingsError};
+use crate::head::Template;
+use crate::incoming::Incoming;
+use crate::names::Names;
+use crate::outgoing::{Kept, Outgoing};
+use crate::retry::{Earlier, RetryBudget, is_failure};
+use crate::settings::{Settings, SettingsError};
 use crate::status::{EndpointStatus, Failures, Status};
+use crate::upkeep;
 
 /// A named service. Clones share everything.
 #[derive(Clone)]
@@ -31,86 +36,16 @@ pub struct SendOptions {
     /// 9.2.2).
     pub idempotent: Option<bool>,
     /// The trace that the request belongs to, as the header `traceparent` has it (W3C Trace
-    /// Context).
+    /// Context). Each try sends it with a span of its own.
     pub traceparent: Option<HeaderValue>,
 }
 
 struct Inner {
-    name: Arc<str>,
-    settings: Settings,
-    names: Names,
-    dialer: Dialer,
-    turn: AtomicUsize,
+    core: Arc<Core>,
+    budget: RetryBudget,
     requests: AtomicU64,
     failures: FailureCounts,
-}
-
-impl Upstream {
-    /// Errors: the first setting that is not allowed.
-    /// Cost: nothing is connected before the first request.
-    pub fn new(settings: Settings) -> Result<Upstream, SettingsError> {
-        settings.check()?;
-        let (names, dialer) = (Names::new(&settings)?, Dialer::new(&settings)?);
-        let name = settings.name.as_str().into();
-        let (turn, requests, failures) = Default::default();
-        Ok(Upstream {
-            inner: Arc::new(Inner { name, settings, names, dialer, turn, requests, failures }),
-        })
-    }
-
-    /// The name in the settings.
-    pub fn name(&self) -> &str {
-        &self.inner.name
-    }
-
-    /// The settings in use.
-    pub fn settings(&self) -> &Settings {
-        &self.inner.settings
-    }
-
-    /// Sends a request, and resolves when the head of its answer is there.
-    ///
-    /// The request's URI is a path with its query. `Host` is the request's own, else the settings',
-    /// else the endpoint's address. An answer 101 can be upgraded with [`hyper::upgrade::on`].
-    /// Dropping the future cancels the request.
-    /// Errors: no answer; [`SendError::may_have_been_sent`] tells whether a backend may have seen
-    /// the request.
-    pub async fn send(
-        &self,
-        request: Request<Outgoing>,
-        options: SendOptions,
-    ) -> Result<Response<Incoming>, SendError> {
-        let inner = &*self.inner;
-        inner.requests.fetch_add(1, Ordering::Relaxed);
-        let own = Instant::now() + inner.settings.deadline;
-        let deadline = options.deadline.map_or(own, |deadline| deadline.min(own));
-        let sent = async { Box::pin(inner.send(request, options)).await };
-        let answer = timeout_at(deadline, sent).await.unwrap_or_else(|_| {
-            Err(SendError::TimedOut { upstream: inner.name.to_string(), sent: true })
-        });
-        if let Err(error) = &answer {
-            inner.failures.count(error);
-        }
-        answer
-    }
-
-    /// The figures now.
-    pub fn status(&self) -> Status {
-        let endpoints = self.inner.settings.addresses.iter();
-        Status {
-            requests: self.inner.requests.load(Ordering::Relaxed),
-            failures: self.inner.failures.status(),
-            names: self.inner.names.status(),
-            dials: self.inner.dialer.status(),
-            endpoints: endpoints
-                .map(|address| EndpointStatus {
-                    address: address.clone(),
-                    ..EndpointStatus::default()
-                })
-                .collect(),
-            ..Status::default()
-        }
-    }
+    is_kept_up: AtomicBool,
 }
 
 #[derive(Default)]
@@ -119,6 +54,165 @@ struct FailureCounts {
     full: AtomicU64,
     timed_out: AtomicU64,
     broken: AtomicU64,
+}
+
+impl Upstream {
+    /// Errors: the first setting that is not allowed.
+    /// Cost: nothing is connected before the first request, unless `connections_min` says so.
+    pub fn new(settings: Settings) -> Result<Upstream, SettingsError> {
+        settings.check()?;
+        let (names, dialer) = (Names::new(&settings)?, Dialer::new(&settings)?);
+        Ok(Upstream::with(settings, Source::Names(names), Box::new(dialer), None))
+    }
+
+    pub(crate) fn with(
+        settings: Settings,
+        names: Source,
+        dialer: Box<dyn Connect>,
+        seed: Option<u64>,
+    ) -> Upstream {
+        let budget = RetryBudget::new(&settings.retry);
+        let (requests, failures, is_kept_up) = Default::default();
+        let (name, waiting_timed_out) = (settings.name.as_str().into(), AtomicU64::new(0));
+        let rules = Arc::new(Rules::new(settings));
+        let balance = Balance::new(Arc::clone(&rules), seed);
+        let core = Arc::new(Core { name, rules, names, dialer, balance, waiting_timed_out });
+        let inner = Arc::new(Inner { core, budget, requests, failures, is_kept_up });
+        inner.keep_up();
+        Upstream { inner }
+    }
+
+    /// The name in the settings.
+    pub fn name(&self) -> &str {
+        &self.inner.core.name
+    }
+
+    /// The settings in use.
+    pub fn settings(&self) -> &Settings {
+        &self.inner.core.rules.settings
+    }
+
+    /// Sends a request, and resolves when the head of its answer is there.
+    ///
+    /// The request's URI is a path with its query. `Host` is the request's own, else the settings',
+    /// else the endpoint's address. An answer 101 can be upgraded with [`hyper::upgrade::on`].
+    /// Dropping the future cancels the request.
+    ///
+    /// The request waits for a place on a connection, and is tried again where that can do no harm
+    /// and the retry budget permits it. Each try tells the backend with `weir-deadline-ms` how many
+    /// milliseconds the caller still waits for the head; a gRPC call with a deadline in its options
+    /// has `grpc-timeout` instead.
+    ///
+    /// Errors: no answer; [`SendError::may_have_been_sent`] tells whether a backend may have seen
+    /// the request.
+    /// Cost: over an idle connection no task is woken and none is made.
+    pub async fn send(
+        &self,
+        request: Request<Outgoing>,
+        options: SendOptions,
+    ) -> Result<Response<Incoming>, SendError> {
+        self.inner.requests.fetch_add(1, Ordering::Relaxed);
+        self.inner.keep_up();
+        let answer = self.inner.send(request, options).await;
+        if let Err(error) = &answer {
+            self.inner.failures.count(error);
+        }
+        answer
+    }
+
+    /// The figures now.
+    pub fn status(&self) -> Status {
+        let (inner, core) = (&*self.inner, &*self.inner.core);
+        let (retries, retries_refused) = inner.budget.counts();
+        let (now, targets) = (Instant::now(), core.balance.targets());
+        let mut endpoints: Vec<_> = targets.iter().map(|target| target.status(now)).collect();
+        if endpoints.is_empty() {
+            let unknown = |address: &String| EndpointStatus {
+                address: address.clone(),
+                ..EndpointStatus::default()
+            };
+            endpoints = self.settings().addresses.iter().map(unknown).collect();
+        }
+        Status {
+            requests: inner.requests.load(Ordering::Relaxed),
+            failures: inner.failures.status(),
+            retries,
+            retries_refused,
+            waiting: core.rules.queue.waiting(),
+            waiting_timed_out: core.waiting_timed_out.load(Ordering::Relaxed),
+            names: core.names.status(),
+            dials: core.dialer.status(),
+            endpoints,
+        }
+    }
+}
+
+impl Inner {
+    /// Begins the upkeep of connections, once there is a runtime.
+    fn keep_up(&self) {
+        if self.is_kept_up.load(Ordering::Relaxed) {
+            return;
+        }
+        if let Ok(runtime) = Handle::try_current()
+            && !self.is_kept_up.swap(true, Ordering::Relaxed)
+        {
+            runtime.spawn(upkeep::run(Arc::downgrade(&self.core)));
+        }
+    }
+
+    async fn send(
+        &self,
+        request: Request<Outgoing>,
+        options: SendOptions,
+    ) -> Result<Response<Incoming>, SendError> {
+        let settings = &self.core.rules.settings;
+        let own = Instant::now() + settings.deadline;
+        let callers = options.deadline.filter(|callers| *callers < own);
+        let deadline = callers.unwrap_or(own);
+        let (head, body) = request.into_parts();
+        let mut template = Template::new(head, Kept::new(body), options.traceparent);
+        let may_repeat = options.idempotent.unwrap_or_else(|| template.is_idempotent());
+        self.budget.deposit();
+        let (mut tries, mut stale, mut tried, mut earlier) = (1, 0, Vec::new(), Earlier::default());
+        loop {
+            let terms = Terms {
+                deadline,
+                is_callers: callers.is_some(),
+                tried: &tried,
+                is_last: tries >= settings.retry.tries_max,
+            };
+            let result = self.core.attempt(&mut template, &terms).await;
+            let may_try_again = |template: &Template, may_repeat: bool| {
+                may_repeat
+                    && tries < settings.retry.tries_max
+                    && template.body.is_untouched()
+                    && Instant::now() < deadline
+                    && self.budget.withdraw()
+            };
+            match result {
+                Ok((answer, target)) => {
+                    if !is_failure(answer.status()) || !may_try_again(&template, may_repeat) {
+                        return Ok(answer);
+                    }
+                    earlier.keep_answer(answer);
+                    tried.push(target);
+                }
+                Err(failure) if failure.kind == FailureKind::Stale && stale < STALE_MAX => {
+                    stale += 1;
+                    continue;
+                }
+                Err(failure) => {
+                    let may_repeat = may_repeat || !failure.error.may_have_been_sent();
+                    if failure.kind == FailureKind::Final || !may_try_again(&template, may_repeat) {
+                        return earlier.or(failure.error);
+                    }
+                    earlier.keep_error(failure.error);
+                    tried.extend(failure.target);
+                }
+            }
+            tries += 1;
+        }
+    }
 }
 
 impl FailureCounts {
@@ -142,81 +236,8 @@ impl FailureCounts {
     }
 }
 
-impl Inner {
-    async fn send(
-        &self,
-        mut request: Request<Outgoing>,
-        options: SendOptions,
-    ) -> Result<Response<Incoming>, SendError> {
-        let dial = |error| SendError::Dial { upstream: self.name.to_string(), error };
-        let endpoints = self.names.endpoints().await.map_err(dial)?;
-        let endpoint = &endpoints[self.turn.fetch_add(1, Ordering::Relaxed) % endpoints.len()];
-        let stream = self.dialer.connect(endpoint).await.map_err(dial)?;
-        if let Some(traceparent) = options.traceparent {
-            request.headers_mut().insert("traceparent", traceparent);
-        }
-        self.address(&mut request, endpoint).map_err(dial)?;
-        let broken =
-            |error| SendError::Broken { upstream: self.name.to_string(), error, sent: true };
-        let answer = exchange(self.settings.protocol, stream, request).await.map_err(broken)?;
-        Ok(answer.map(|body| Incoming::new(body, Arc::clone(&self.name))))
-    }
+/// Connections in a row that had ended before the request began. After so many it is a failure.
+const STALE_MAX: usize = 16;
 
-    fn address(
-        &self,
-        request: &mut Request<Outgoing>,
-        endpoint: &Endpoint,
-    ) -> Result<(), DialError> {
-        let invalid = |_| DialError::Connect(std::io::ErrorKind::InvalidInput.into());
-        let host = match self.settings.host.as_str() {
-            "" => endpoint.authority(),
-            host => host.to_owned(),
-        };
-        let host = HeaderValue::from_str(&host).map_err(invalid)?;
-        let host = request.headers().get(HOST).unwrap_or(&host).clone();
-        match self.settings.protocol {
-            Protocol::Http1 => drop(request.headers_mut().insert(HOST, host)),
-            Protocol::Http2 => {
-                let mut parts = std::mem::take(request.uri_mut()).into_parts();
-                parts.scheme = Some(self.dialer.scheme());
-                parts.authority =
-                    Some(host.as_bytes().try_into().map_err(|_: http::uri::InvalidUri| {
-                        DialError::Connect(std::io::ErrorKind::InvalidInput.into())
-                    })?);
-                request.headers_mut().remove(HOST);
-                *request.uri_mut() = http::Uri::from_parts(parts)
-                    .map_err(|_| DialError::Connect(std::io::ErrorKind::InvalidInput.into()))?;
-            }
-        }
-        Ok(())
-    }
-}
-
-async fn exchange(
-    protocol: Protocol,
-    stream: Stream,
-    request: Request<Outgoing>,
-) -> Result<Response<hyper::body::Incoming>, hyper::Error> {
-    let io = TokioIo::new(stream);
-    match protocol {
-        Protocol::Http1 => {
-            let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await?;
-            tokio::spawn(async move {
-                if let Err(error) = connection.with_upgrades().await {
-                    debug!(%error, "a connection to an upstream has ended");
-                }
-            });
-            sender.send_request(request).await
-        }
-        Protocol::Http2 => {
-            let (mut sender, connection) =
-                hyper::client::conn::http2::handshake(TokioExecutor::new(), io).await?;
-            tokio::spawn(async move {
-                if let Err(error) = connection.await {
-                    debug!(%error, "a connection to an upstream has ended");
-                }
-            });
-            sender.send_request(request).await
-        }
-    }
-}
+#[cfg(test)]
+mod tests;

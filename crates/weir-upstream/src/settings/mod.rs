@@ -1,6 +1,7 @@
 //! The settings of an upstream.
 
 mod dns;
+mod pool;
 mod proxy;
 mod secret;
 mod tls;
@@ -11,6 +12,7 @@ use http::uri::Authority;
 
 use crate::address::{Address, AddressError};
 pub use dns::{DnsSettings, IpFamilies};
+pub use pool::{EjectionSettings, PoolSettings, RetrySettings};
 pub use proxy::ProxySettings;
 pub(crate) use proxy::{ProxyKind, WORD_BYTES_MAX};
 pub use secret::Secret;
@@ -39,6 +41,12 @@ pub struct Settings {
     pub try_timeout: Duration,
     /// How long a request may take with all its tries, until the head of the answer.
     pub deadline: Duration,
+    /// How many connections there are.
+    pub pool: PoolSettings,
+    /// When a request is tried again.
+    pub retry: RetrySettings,
+    /// When an endpoint is set aside.
+    pub ejection: EjectionSettings,
 }
 
 /// The version of HTTP that a service speaks.
@@ -77,6 +85,9 @@ impl Settings {
             connect_timeout: Duration::from_secs(2),
             try_timeout: Duration::from_secs(10),
             deadline: Duration::from_secs(30),
+            pool: PoolSettings::default(),
+            retry: RetrySettings::default(),
+            ejection: EjectionSettings::default(),
         }
     }
 
@@ -100,6 +111,8 @@ impl Settings {
                 allowed: "a host name, with or without a port".to_owned(),
             });
         }
+        self.pool.check()?;
+        self.retry.check()?;
         self.dns.check()?;
         self.tls.as_ref().map_or(Ok(()), |tls| tls.check(&self.host, &addresses))?;
         self.proxy.as_ref().map_or(Ok(()), |proxy| proxy.check(&addresses))

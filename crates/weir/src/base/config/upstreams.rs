@@ -106,6 +106,7 @@ impl UpstreamConfig {
             connect_timeout: self.connect_timeout,
             try_timeout: self.try_timeout,
             deadline: self.deadline,
+            ..weir_upstream::Settings::new("", &[])
         }
     }
 }
