@@ -247,7 +247,7 @@ impl CallProblem {
 pub(crate) struct Problem {
     kind: Kind,
     detail: String,
-    field: Option<String>,
+    field: Option<Box<str>>,
     device_code: Option<Box<DeviceCode>>,
     retry_after: Option<Duration>,
     /// A header that belongs to this refusal: `Allow`, `WWW-Authenticate`, or `Accept-Encoding`.
@@ -286,7 +286,7 @@ impl Problem {
     ///
     /// Limits: `field` is cut at [`FIELD_BYTES_MAX`].
     pub(crate) fn at(self, field: impl Into<String>) -> Self {
-        Self { field: Some(clipped(field.into(), FIELD_BYTES_MAX)), ..self }
+        Self { field: Some(clipped(field.into(), FIELD_BYTES_MAX).into()), ..self }
     }
 
     /// Adds the word of a device's error.
@@ -310,7 +310,7 @@ impl Problem {
     pub(crate) fn coding(detail: &'static str) -> Self {
         Self {
             header: Some(HeaderValue::from_static("identity")),
-            field: Some("Content-Encoding".to_owned()),
+            field: Some("Content-Encoding".into()),
             ..Self::new(Kind::UnsupportedMediaType, detail)
         }
     }
