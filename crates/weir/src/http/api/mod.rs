@@ -330,8 +330,10 @@ impl Api {
         caller: &Caller,
         head: &Parts,
     ) -> Result<Requester, Problem> {
+        if caller.identity.is_none() && matches!(bearer_token(&head.headers), Ok(None)) {
+            return Err(no_token());
+        }
         let shown = match self.shown(caller, head)? {
-            Shown::Nothing(_) if caller.identity.is_none() => return Err(no_token()),
             shown @ Shown::Nothing(_) => {
                 self.check_page(caller, head, true)?;
                 shown

@@ -64,6 +64,10 @@ impl Routes {
 
     /// The route of a request.
     pub(super) fn find<B>(&self, config: &Arc<Config>, request: &Request<B>) -> Found {
+        // `*`, or a host alone, as only CONNECT may have it.
+        if !request.uri().path().starts_with('/') {
+            return Found::Nothing;
+        }
         let made = self.of(config);
         let Some(path) = plain(request.uri().path().as_bytes()) else { return Found::Ambiguous };
         let host = match made.has_hosts {
