@@ -14,6 +14,7 @@
 //! | `batches` | gathers concurrent requests into batches | try a failed batch again |
 //! | `cached` | answers checks of tokens from Redis | decide: the store does |
 //! | `breaker` | stops asking a store that fails | repair it |
+//! | `notices` | keeps notices for their receivers, in a file of one node | send them |
 //! | `sys` | asks SQLite for its memory: the only `unsafe` code | anything else |
 //! | `conformance` | the tests that every store passes | belong to the product |
 
@@ -25,6 +26,7 @@ pub mod conformance;
 mod contract;
 mod embedded;
 mod mongodb;
+mod notices;
 mod records;
 mod secrets;
 mod sys;
@@ -35,6 +37,10 @@ pub use cached::{CacheCounts, CacheOptions, CacheOptionsError, Cached};
 pub use contract::{Answer, BATCH_MAX, Error, Store, StoreMemory};
 pub use embedded::{Embedded, EmbeddedOptions, EmbeddedReport, OpenError};
 pub use mongodb::{Mongo, MongoOptions, MongoOptionsError};
+pub use notices::{
+    Change, Loss, NewNotice, NoticePage, NoticeQueue, NoticeSource, NoticeStatus, Notices,
+    PageLimits, QueueId, QueueWatch, Standing,
+};
 pub use records::{
     Device, DeviceEntry, Hash, Holder, Issue, Issued, Millis, Page, Previous, Proof, Put, Refusal,
     Revoked, Serial, SerialError, State,

@@ -32,6 +32,7 @@ pub use crate::core::handle::{
 pub use crate::core::publishing::Publishing;
 pub use auth::TokenSource;
 pub use auth::jwt::JwtKeyError;
+pub use backends::notices::NoticesError;
 pub use base::clock::unix_millis;
 pub use base::config::DnsFamilies;
 pub use base::config::keys;
@@ -40,12 +41,13 @@ pub use base::config::{
     AdminTokenConfig, AuthConfig, CallProtocol, CallRouteConfig, CallsConfig, CertificateConfig,
     ClientAuth, ClientIdentity, ClusterConfig, Config, ConfigError, ConnectHookConfig,
     ConnectionConfig, DurationError, EngineConfig, HooksConfig, HttpConfig, JwtAlgorithm,
-    JwtConfig, JwtIssuerConfig, JwtKeyConfig, LimitsConfig, ListenConfig, MemoryConfig, OnFailure,
-    PublishHookConfig, RedisUrls, RefreshHookConfig, Right, RouteAuth, RouteConfig, Scope,
-    ServiceConfig, SubscribeHookConfig, TcpConfig, ThreadsConfig, TlsConfig, TlsVersion,
-    TokenConfig, TopicClass, UdpConfig, UpstreamConfig, UpstreamProtocol, parse_duration,
+    JwtConfig, JwtIssuerConfig, JwtKeyConfig, LimitsConfig, ListenConfig, MemoryConfig,
+    NoticeEvent, OnFailure, PublishHookConfig, ReceiverConfig, RedisUrls, RefreshHookConfig, Right,
+    RouteAuth, RouteConfig, Scope, ServiceConfig, SubscribeHookConfig, TcpConfig, ThreadsConfig,
+    TlsConfig, TlsVersion, TokenConfig, TopicClass, UdpConfig, UpstreamConfig, UpstreamProtocol,
+    parse_duration,
 };
-pub use base::private::{make_private_directory, warn_if_exposed};
+pub use base::private::{make_private_directory, state_directory, warn_if_exposed};
 pub use base::profiler::{CpuProfile, ProfileError, ProfileFormat, Profiler};
 pub use base::reloader::{NotReloaded, Reloaded, Reloader};
 pub use base::threads::{

@@ -154,21 +154,12 @@ impl StoreSettings {
     }
 }
 
-/// The directory for a program's state: systemd's for a service, else XDG's.
+/// The directory for a program's state.
 fn directory() -> Result<PathBuf, ConfigError> {
-    let from =
-        |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    // It is a list only if a unit has several directories.
-    let of_service =
-        from("STATE_DIRECTORY").filter(|path| !path.as_os_str().as_encoded_bytes().contains(&b':'));
-    of_service
-        .or_else(|| from("XDG_STATE_HOME").map(|home| home.join("weir")))
-        .or_else(|| from("HOME").map(|home| home.join(".local/state/weir")))
-        .ok_or_else(|| {
-            let allowed = "a path, since neither STATE_DIRECTORY nor XDG_STATE_HOME nor HOME is set; or set store.kind = \"none\""
-;
-            error("store.path", "\"\"", allowed)
-        })
+    weir::state_directory().ok_or_else(|| {
+        let allowed = "a path, since neither STATE_DIRECTORY nor XDG_STATE_HOME nor HOME is set; or set store.kind = \"none\"";
+        error("store.path", "\"\"", allowed)
+    })
 }
 
 fn error(key: &str, value: impl Display, allowed: impl Display) -> ConfigError {

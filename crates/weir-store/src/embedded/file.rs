@@ -41,6 +41,9 @@ pub enum OpenError {
     /// The file is something else.
     #[error("store {0}: is no store of devices")]
     Foreign(PathBuf),
+    /// The file of notices is something else.
+    #[error("store {0}: is no file of notices")]
+    ForeignNotices(PathBuf),
     /// Another version has written the file.
     #[error("store {path}: has format {found}; this version knows format {FORMAT}")]
     Format {
@@ -100,6 +103,40 @@ pub(super) struct Lock {
     was_broken_off: bool,
 }
 
+/// An opened file of notices. It is held until this is dropped.
+pub(crate) struct OpenedNotices {
+    // Dropped first: the connection that closes moves the log into the file.
+    pub(crate) connection: Connection,
+    lock: Lock,
+}
+
+impl OpenedNotices {
+    /// Whether the process before this one ended without closing the file.
+    pub(crate) fn was_broken_off(&self) -> bool {
+        self.lock.was_broken_off
+    }
+}
+
+/// Opens a file of notices, or makes it with these tables, and holds it for this process.
+pub(crate) fn open_notices(path: &Path, schema: &str) -> Result<OpenedNotices, OpenError> {
+    if rusqlite::version_number() < LIBRARY_MIN {
+        return Err(OpenError::Library(rusqlite::version()));
+    }
+    let foreign = |error| {
+        let is_foreign = matches!(error, OpenError::Foreign(_));
+        if is_foreign { OpenError::ForeignNotices(path.into()) } else { error }
+    };
+    let lock = lock(path)?;
+    probe(path).map_err(foreign)?;
+    let connection = connection(path).map_err(|error| failed(path, &error))?;
+    let tables = (NOTICES_APPLICATION, schema);
+    format(path, true, &connection, tables).map_err(foreign)?;
+    set_one(&connection).map_err(|error| failed(path, &error))?;
+    let set = connection.pragma_update(None, "wal_autocheckpoint", LOG_PAGES);
+    set.map_err(|error| failed(path, &error))?;
+    Ok(OpenedNotices { connection, lock })
+}
+
 /// Opens a file, or makes it if the options permit that, and holds it for this process.
 pub(super) fn open(options: &EmbeddedOptions) -> Result<Opened, OpenError> {
     let path = options.path.as_path();
@@ -130,7 +167,7 @@ pub(super) fn open(options: &EmbeddedOptions) -> Result<Opened, OpenError> {
         Ok((writer, connection(path)?))
     };
     let (writer, reader) = connect().map_err(|error| failed(path, &error))?;
-    let is_new = format(options, &writer)?;
+    let is_new = format(path, options.create, &writer, (APPLICATION, SCHEMA))?;
     set(&writer, &reader).map_err(|error| failed(path, &error))?;
     let (check, is_checked) = check(path, &reader)?;
     let fingerprint = &options.fingerprint;
@@ -245,25 +282,29 @@ fn connection(path: &Path) -> rusqlite::Result<Connection> {
 }
 
 /// Makes the tables in a new file and returns true. Otherwise checks whether the tables are ours.
-fn format(options: &EmbeddedOptions, conn: &Connection) -> Result<bool, OpenError> {
-    let path = options.path.as_path();
+fn format(
+    path: &Path,
+    create: bool,
+    conn: &Connection,
+    (ours, schema): (i64, &str),
+) -> Result<bool, OpenError> {
     let number = |pragma: &str| conn.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
     let look =
         || Ok((number("application_id")?, number("user_version")?, number("schema_version")?));
-    let (application, version, schema) = look().map_err(|error| failed(path, &error))?;
+    let (application, version, tables) = look().map_err(|error| failed(path, &error))?;
     // A file without tables was made, but never filled.
-    if (application, version, schema) == (0, 0, 0) {
-        if !options.create {
+    if (application, version, tables) == (0, 0, 0) {
+        if !create {
             return Err(OpenError::Missing(path.into()));
         }
         let sql = format!(
-            "PRAGMA journal_mode = wal; PRAGMA synchronous = full; BEGIN IMMEDIATE; {SCHEMA} \
-             PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {FORMAT}; COMMIT;"
+            "PRAGMA journal_mode = wal; PRAGMA synchronous = full; BEGIN IMMEDIATE; {schema} \
+             PRAGMA application_id = {ours}; PRAGMA user_version = {FORMAT}; COMMIT;"
         );
         conn.execute_batch(&sql).map_err(|error| failed(path, &error))?;
         return Ok(true);
     }
-    if application != APPLICATION {
+    if application != ours {
         return Err(OpenError::Foreign(path.into()));
     }
     if version != FORMAT {
@@ -275,16 +316,20 @@ fn format(options: &EmbeddedOptions, conn: &Connection) -> Result<bool, OpenErro
 /// The settings that decision 0005 argues for.
 fn set(writer: &Connection, reader: &Connection) -> rusqlite::Result<()> {
     for conn in [writer, reader] {
-        conn.pragma_update(None, "journal_mode", "wal")?;
-        conn.pragma_update(None, "synchronous", "full")?;
-        conn.pragma_update(None, "cache_size", -CACHE_KIB)?;
-        conn.pragma_update(None, "mmap_size", 0)?;
-        conn.pragma_update(None, "journal_size_limit", LOG_BYTES_MAX)?;
+        set_one(conn)?;
     }
     // Only the writer's connection moves the log into the file.
     writer.pragma_update(None, "wal_autocheckpoint", LOG_PAGES)?;
     reader.pragma_update(None, "wal_autocheckpoint", 0)?;
     reader.pragma_update(None, "query_only", true)
+}
+
+fn set_one(conn: &Connection) -> rusqlite::Result<()> {
+    conn.pragma_update(None, "journal_mode", "wal")?;
+    conn.pragma_update(None, "synchronous", "full")?;
+    conn.pragma_update(None, "cache_size", -CACHE_KIB)?;
+    conn.pragma_update(None, "mmap_size", 0)?;
+    conn.pragma_update(None, "journal_size_limit", LOG_BYTES_MAX)
 }
 
 fn failed(path: &Path, error: &rusqlite::Error) -> OpenError {
@@ -301,6 +346,8 @@ fn failed(path: &Path, error: &rusqlite::Error) -> OpenError {
 const SQLITE_MAGIC: &[u8] = b"SQLite format 3\0";
 /// "Weir": other programs' files have another number, or none.
 const APPLICATION: i64 = 0x5765_6972;
+/// The same of files with notices.
+const NOTICES_APPLICATION: i64 = 0x5765_694e;
 /// Version of the tables and of their content.
 const FORMAT: i64 = 1;
 /// Versions 3.7.0 to 3.51.2 may damage a file when its log begins anew.

@@ -19,6 +19,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 pub use file::OpenError;
+pub(crate) use file::{OpenedNotices, open_notices};
 
 use crate::contract::{Answer, BATCH_MAX, Error, Store, StoreMemory};
 use crate::records::{

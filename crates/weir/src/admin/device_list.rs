@@ -353,7 +353,7 @@ fn serial(field: &str, text: &str) -> Result<Serial, Problem> {
     Serial::new(text).map_err(|error| Problem::field(field, format!("{field} {error}")))
 }
 
-fn unanswered(error: &weir_store::Error) -> Problem {
+pub(super) fn unanswered(error: &weir_store::Error) -> Problem {
     tracing::warn!(%error, "the store of devices does not answer the admin API");
     Problem::store_failed(error)
 }

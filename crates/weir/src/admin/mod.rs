@@ -17,6 +17,7 @@ mod events;
 mod guard;
 mod leased;
 mod metrics;
+mod notices;
 mod openapi;
 mod pages;
 mod process;

@@ -14,6 +14,7 @@ use super::debug::{MemoryView, RetentionView};
 use super::device_list::{ImportedView, StoredPageView};
 use super::drain::{DrainRequest, DrainView};
 use super::guard::SESSION_COOKIE;
+use super::notices::NoticesView;
 use super::reload::{ReloadRequest, ReloadView};
 use super::session::{SessionView, SignInRequest};
 use super::stats::StatsView;
@@ -68,7 +69,8 @@ fn write() -> Bytes {
         .operation(HttpMethod::Post, "/v1/session", sign_in())
         .operation(get.clone(), "/v1/session", session())
         .operation(HttpMethod::Delete, "/v1/session", sign_out())
-        .operation(get, "/v1/audit", audit())
+        .operation(get.clone(), "/v1/audit", audit())
+        .operation(get, "/v1/hooks/{id}/notices", notices())
         .cookie(SESSION_COOKIE)
         .write("Weir: the admin API", ABOUT)
 }
@@ -233,6 +235,23 @@ fn call() -> Operation {
             Kind::Call(CallProblem::Timeout),
             Kind::NodeSilent,
         ])
+}
+
+fn notices() -> Operation {
+    scoped(&[AdminScope::Operate], "notices", "Read the notices of a receiver again")
+        .description(
+            "Those that were delivered stay for `keep` of the receiver. To read changes nothing: what waits is delivered \
+             all the same. A service needs the right `events`.",
+        )
+        .segment("id", "The receiver's name", device_id())
+        .query("limit", "The greatest number of items to list", limit())
+        .query(
+            "after",
+            "Only notices after this one: its `cursor`, or `next_after` of the previous page",
+            text_like("^[0-9a-f]{8}-[0-9]+$"),
+        )
+        .answers::<NoticesView>("A page, of 1 MiB at most")
+        .refuses(&[Kind::NotFound, Kind::StoreUnavailable])
 }
 
 fn nodes() -> Operation {

@@ -18,8 +18,8 @@ use super::metrics::{Form, Metrics};
 use super::pages::Pages;
 use super::stats::Stats;
 use super::{
-    OfProgram, audit, calls, closes, debug, device_list, drain, events, openapi, profiles, ready,
-    reload, session, views,
+    OfProgram, audit, calls, closes, debug, device_list, drain, events, notices, openapi, profiles,
+    ready, reload, session, views,
 };
 use crate::core::state::SharedState;
 use crate::http::web::body::{self, Room, Whole};
@@ -86,10 +86,11 @@ pub(super) enum Route {
     OpenApi,
     Session,
     Audit,
+    Notices,
 }
 
 impl Route {
-    pub(super) const ALL: [(&'static str, Route); 27] = [
+    pub(super) const ALL: [(&'static str, Route); 28] = [
         ("/v1/publish", Route::Publish),
         ("/v1/events", Route::Events),
         ("/v1/connections", Route::Connections),
@@ -117,6 +118,7 @@ impl Route {
         ("/openapi.json", Route::OpenApi),
         ("/v1/session", Route::Session),
         ("/v1/audit", Route::Audit),
+        ("/v1/hooks/{id}/notices", Route::Notices),
     ];
 
     /// The methods of the path, as `Allow` lists them.
@@ -140,7 +142,8 @@ impl Route {
             | Route::Ready
             | Route::Metrics
             | Route::OpenApi
-            | Route::Audit => "GET, HEAD",
+            | Route::Audit
+            | Route::Notices => "GET, HEAD",
         }
     }
 
@@ -155,7 +158,7 @@ impl Route {
             Route::Session | Route::Health | Route::Ready => return None,
             Route::Publish | Route::Call => AdminScope::Publish,
             Route::Export | Route::Revoke => AdminScope::Devices,
-            Route::Cpu | Route::Heap | Route::Audit => AdminScope::Operate,
+            Route::Cpu | Route::Heap | Route::Audit | Route::Notices => AdminScope::Operate,
             Route::Devices if is_change => AdminScope::Devices,
             Route::Connection | Route::Drain if is_change => AdminScope::Operate,
             Route::Reload => AdminScope::Operate,
@@ -203,7 +206,7 @@ impl Route {
     const fn right(self) -> Option<Right> {
         match self {
             Route::Publish => Some(Right::Publish),
-            Route::Events => Some(Right::Events),
+            Route::Events | Route::Notices => Some(Right::Events),
             Route::Call => Some(Right::Call),
             Route::Connections
             | Route::Connection
@@ -400,6 +403,7 @@ impl Routes {
                 | Route::Cpu
                 | Route::Heap
                 | Route::Audit
+                | Route::Notices
         );
         if !is_asked {
             Query::parse(query, &[])?;
@@ -434,6 +438,7 @@ impl Routes {
                 Ok(reply::bytes(StatusCode::OK, "application/json", openapi::document()))
             }
             Route::Audit => audit::look(&self.handle, query),
+            Route::Notices => notices::list(&self.handle, id, query).await,
             // The check of the head has answered these.
             Route::Ready
             | Route::Publish

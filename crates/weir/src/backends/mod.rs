@@ -1,6 +1,7 @@
 //! The services that the gateway calls.
 
 pub(crate) mod calls;
+pub(crate) mod notices;
 pub(crate) mod questions;
 pub(crate) mod signature;
 

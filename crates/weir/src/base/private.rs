@@ -3,7 +3,7 @@
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tracing::warn;
 
@@ -14,6 +14,19 @@ use tracing::warn;
 /// Those of the system.
 pub fn make_private_directory(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// The directory for a program's state: systemd's for a service, else XDG's. `None`: neither is set,
+/// and there is no home.
+pub fn state_directory() -> Option<PathBuf> {
+    let from =
+        |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    // It is a list only if a unit has several directories.
+    let of_service =
+        from("STATE_DIRECTORY").filter(|path| !path.as_os_str().as_encoded_bytes().contains(&b':'));
+    of_service
+        .or_else(|| from("XDG_STATE_HOME").map(|home| home.join("weir")))
+        .or_else(|| from("HOME").map(|home| home.join(".local/state/weir")))
 }
 
 /// Warns if other users may replace files in a directory, or read or change a file. A missing path

@@ -9,6 +9,7 @@ use weir_engine::{Command, ConnId, Item, Message, Nanos, Priority, TopicMessage}
 use weir_wire::{ErrorCode, hot};
 
 use crate::auth::Act;
+use crate::backends::notices;
 use crate::base::clock::unix_millis;
 use crate::base::config::Right;
 use crate::base::mailboxes::{self, Credits, Publisher};
@@ -143,10 +144,39 @@ impl SharedState {
         if !may_publish_to_all && !matches!(publication.target, Target::Topic(_)) {
             return Err(NotPublished::NotPermitted(NOT_TO_DEVICES.to_owned()));
         }
-        self.route(publication, caller.grant.publisher(), |topic, class| {
+        let publishing = self.route(publication, caller.grant.publisher(), |topic, class| {
             self.permit_class(caller, Act::Publish, topic, class)
                 .map_err(NotPublished::NotPermitted)
-        })
+        })?;
+        self.tell_published(caller, publication, &publishing);
+        Ok(publishing)
+    }
+
+    /// Tells the receivers of notices of a message.
+    fn tell_published(
+        &self,
+        caller: &Caller<'_>,
+        publication: &Publication<'_>,
+        publishing: &Publishing,
+    ) {
+        let Target::Topic(topic) = publication.target else { return };
+        if !self.notices.hears_of_messages(topic) {
+            return;
+        }
+        let accepted = publishing.accepted();
+        let about = (topic, publication);
+        match caller.device {
+            CallerDevice::Named(device) => {
+                self.notices.published(notices::Sender::Request(device), about, accepted);
+            }
+            CallerDevice::Connected(device, conn) => {
+                // A connection that was replaced meanwhile has no further notice but its end.
+                if let Some((device, order)) = self.devices.entry_of(device, conn) {
+                    let who = notices::Who { device: &device, conn, order };
+                    self.notices.published(notices::Sender::Connection(who), about, accepted);
+                }
+            }
+        }
     }
 
     /// `permit` checks the name and class of a topic before anything else happens. Other targets do

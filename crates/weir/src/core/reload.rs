@@ -85,6 +85,7 @@ impl SharedState {
     /// Errors: something cannot be prepared; nothing has changed.
     async fn apply(&self, before: &Config, next: Arc<Config>) -> Result<Rechecked, ConfigError> {
         let backends = self.backends.prepare(&next)?;
+        self.notices.prepare(&next).await?;
         let credentials = self.auth.prepare(&next)?;
         let of_classes = |config: &Config| {
             let hooks = &config.hooks;
@@ -99,6 +100,9 @@ impl SharedState {
         self.backends.replace(backends);
         self.questions.replace(&next);
         self.calls.replace(&next);
+        if before.hooks != next.hooks {
+            self.notices.replace(&next).await;
+        }
         let of_credentials = self.auth.replace(credentials, &next);
         let topics = match classes {
             Some(classes) => self.router.replace(classes).await,

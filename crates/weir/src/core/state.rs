@@ -15,6 +15,7 @@ use crate::auth::admin::AdminAccess;
 use crate::auth::devices::Devices;
 use crate::backends::Backends;
 use crate::backends::calls::Calls;
+use crate::backends::notices::Notices;
 use crate::backends::questions::Questions;
 use crate::base::clock::unix_time;
 use crate::base::config::Config;
@@ -58,6 +59,8 @@ pub(crate) struct SharedState {
     /// What hooks are asked.
     pub(crate) questions: Arc<Questions>,
     pub(crate) calls: Arc<Calls>,
+    /// Tells services what happens.
+    pub(crate) notices: Arc<Notices>,
     /// The callers of the admin API. A reload replaces them.
     pub(crate) admin_access: AdminAccess,
     pub(crate) events: Arc<Bus>,
@@ -112,6 +115,7 @@ pub(crate) struct Doorkeepers {
     pub(crate) auth: Authenticator,
     pub(crate) backends: Arc<Backends>,
     pub(crate) questions: Arc<Questions>,
+    pub(crate) notices: Arc<Notices>,
     pub(crate) device_store: Option<Arc<DeviceStore>>,
 }
 
@@ -175,7 +179,7 @@ impl SharedState {
         Observers { access_log, counters, diagnostics }: Observers,
         tables: TableLimits,
     ) -> Arc<SharedState> {
-        let Doorkeepers { tls, auth, backends, questions, device_store } = doorkeepers;
+        let Doorkeepers { tls, auth, backends, notices, questions, device_store } = doorkeepers;
         let activator =
             device_store.as_ref().filter(|_| config.activation.enabled).map(|devices| {
                 Activator::new(&config.activation, Arc::clone(devices), Arc::clone(&counters))
@@ -195,6 +199,7 @@ impl SharedState {
             calls: Calls::new(&config, &backends, &mailboxes, &counters),
             backends,
             questions,
+            notices,
             admin_access: AdminAccess::new(&config.admin, &config.auth.services),
             events: Arc::default(),
             ends: Ends::default(),

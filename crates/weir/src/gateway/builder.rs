@@ -14,6 +14,7 @@ use crate::admin::{AdminPage, OfProgram};
 use crate::auth::jwt::Jwt;
 use crate::auth::{Authenticator, TokenSource, Verifier};
 use crate::backends::Backends;
+use crate::backends::notices::{Notices, Stands, Who};
 use crate::backends::questions::Questions;
 use crate::base::config::{CertificateConfig, Config, ConfigError, Scope, TlsVersion};
 use crate::base::diagnostics::Diagnostics;
@@ -217,7 +218,7 @@ impl GatewayBuilder {
         let (listeners, buffers) = bind_all(&config, &settling)?;
         let udp = udp::bind(&config, &resources).map_err(StartError::listen_udp)?;
         let (counters, own) = (Arc::<Counters>::default(), OwnNode::default());
-        let (backends, questions) = backends(&config, &counters)?;
+        let (backends, questions, notices) = backends(&config, &counters, &own).await?;
         let start_tls =
             |workers| tls::Service::start(&config, workers, signing_keys, Arc::clone(&counters));
         let tls = settling.tls.as_ref().map(start_tls).transpose()?;
@@ -250,11 +251,12 @@ impl GatewayBuilder {
             buffers,
         };
         started.log(&config);
-        let doors = Doorkeepers { tls, auth, backends, questions, device_store };
+        let doors = Doorkeepers { tls, auth, backends, notices, questions, device_store };
         let topics = start_topics(&config, (&engine, own), &counters, broker).await?;
         let events = topics.events.clone();
         let observers = Observers { access_log, counters, diagnostics };
         let shared = SharedState::new(*config, engine, (doors, topics), observers, tables);
+        list_standing(&shared);
         join_cluster(&shared, events).await;
         let handle = Handle::new(shared, on_publish);
         let udp = udp::start(&handle, udp).map_err(StartError::Udp)?;
@@ -263,6 +265,23 @@ impl GatewayBuilder {
         gateway.udp = udp;
         Ok(gateway)
     }
+}
+
+/// Lets the notices find what stands, and the router tell of topics.
+fn list_standing(shared: &Arc<SharedState>) {
+    shared.router.tell_to(&shared.notices);
+    // The notices must not hold these: the shared state holds all of them.
+    let (devices, router) = (Arc::downgrade(&shared.devices), Arc::downgrade(&shared.router));
+    shared.notices.list_by(Box::new(move |each| {
+        if let Some(devices) = devices.upgrade() {
+            devices.each_connection(|device, conn, order| {
+                each(Stands::Connection(Who { device, conn, order }));
+            });
+        }
+        if let Some(router) = router.upgrade() {
+            router.each_occupied(|topic| each(Stands::Topic(topic)));
+        }
+    }));
 }
 
 fn table_limits(open_files: &OpenFiles, shard: Option<usize>) -> TableLimits {
@@ -274,14 +293,18 @@ fn byte_budget(config: &Config, resources: &Resources, bytes: usize) -> Arc<Budg
     Budget::with_classes(bytes, config.retention_bytes(resources), CLASS_NUMBERS)
 }
 
-/// The services that the gateway calls, and what it asks them.
-fn backends(
+/// The services that the gateway calls, what it asks them, and what it tells them: at first, what a
+/// crash has ended.
+async fn backends(
     config: &Config,
     counters: &Arc<Counters>,
-) -> Result<(Arc<Backends>, Arc<Questions>), ConfigError> {
+    own: &OwnNode,
+) -> Result<(Arc<Backends>, Arc<Questions>, Arc<Notices>), StartError> {
     let backends = Arc::new(Backends::new(config)?);
     let questions = Questions::new(config, Arc::clone(&backends), Arc::clone(counters));
-    Ok((backends, questions))
+    let notices = Notices::new(Arc::clone(&backends), own.clone());
+    notices.start(config).await?;
+    Ok((backends, questions, notices))
 }
 
 fn authenticator(

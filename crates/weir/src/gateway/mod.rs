@@ -12,13 +12,14 @@ use tokio::net::TcpListener;
 use tokio::runtime;
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 use weir_engine::datagrams::DatagramBuffers;
 use weir_engine::{Budget, DrainWhat, Engine, Front, OwnNode, ShardSettings, Transport, Urgent};
 
 use crate::admin::OfProgram;
 use crate::auth::jwt::{self, JwtKeyError};
+use crate::backends::notices::NoticesError;
 use crate::base::config::{Config, ConfigError};
 use crate::base::model::Spoken;
 use crate::base::threads::{OpenFiles, Resources};
@@ -159,6 +160,9 @@ pub enum StartError {
     /// A key file of `[auth.jwt]` cannot be used.
     #[error(transparent)]
     Jwt(#[from] JwtKeyError),
+    /// The file of `hooks.notices_file` cannot be used.
+    #[error(transparent)]
+    Notices(#[from] NoticesError),
     /// The file of the access log cannot be used.
     #[error(transparent)]
     AccessLog(#[from] AccessLogError),
@@ -230,7 +234,7 @@ impl Gateway {
     /// Cost: returns when the last connection is closed, at the latest some seconds after
     /// `drain_timeout`.
     pub async fn shutdown(mut self) {
-        let over = self.shared.config().connection.drain_timeout;
+        let (began, over) = (Instant::now(), self.shared.config().connection.drain_timeout);
         info!(connections = self.shared.devices.connection_count(), ?over, "draining");
         let number = self.shared.begin_shutdown();
         while self.listeners.join_next().await.is_some() {}
@@ -263,6 +267,8 @@ impl Gateway {
         {
             warn!("the store of devices was not told of the last that have connected");
         }
+        // The receivers get the notices of the last ends in what is left of the time.
+        self.shared.notices.finish(over.saturating_sub(began.elapsed()).max(STOP_TIMEOUT)).await;
         // The readers have got the events of all ends.
         self.shared.events.close();
         // Last, so that an operator can watch the drain.

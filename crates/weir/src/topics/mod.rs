@@ -8,6 +8,7 @@
 //! Order of locks: the topic; then its stripe, its ticker, the list of rings or the resumes; then
 //! the ids. No thread waits for anything but a lock while it holds one.
 
+mod attendance;
 mod classes;
 mod counts;
 mod destination;
@@ -28,13 +29,14 @@ mod ticker;
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use hashbrown::HashTable;
 use weir_engine::{Budget, Command, ConnId, Message, Nanos, TopicId};
 
+use crate::backends::notices::Notices;
 use crate::base::config::Config;
 use crate::base::mailboxes::{self, Credits, Mailboxes, Publisher};
 use crate::base::model::TopicNameError;
@@ -87,6 +89,8 @@ pub(crate) struct Router {
     resumes: Resumes,
     presence: Presence,
     needs: Needs,
+    /// Is told of topics that get their first subscriber, and lose their last one.
+    notices: OnceLock<Arc<Notices>>,
     /// Topics of the cluster that have lost their last subscriber, and when.
     lingering: Mutex<VecDeque<(Nanos, Arc<Topic>)>>,
     /// Subscriptions that wait for the broker.
@@ -217,6 +221,7 @@ impl Router {
             resumes: Resumes::default(),
             presence: Presence::new(config.limits.presence_members_max),
             needs: Needs::default(),
+            notices: OnceLock::new(),
             lingering: Mutex::default(),
             parked: AtomicUsize::new(0),
             broker_lost: AtomicBool::new(false),
@@ -404,6 +409,9 @@ impl Router {
         };
         let mut state = topic.lock();
         state.counts.remove(conn.shard());
+        if state.counts.total() == 0 {
+            self.tell_attendance(&topic, false);
+        }
         self.exit_presence(&topic, &mut state, conn);
         self.end_if_idle(&topic, &mut state);
     }
@@ -441,28 +449,6 @@ impl Router {
     /// The topic's name, if it still exists.
     pub(crate) fn name(&self, id: TopicId) -> Option<String> {
         self.ids.topic(id).map(|topic| topic.name.as_ref().to_owned())
-    }
-
-    /// Counts a topic as attended or unattended. Every change of its subscribers or resumes calls
-    /// it.
-    fn note_attendance(&self, topic: &Arc<Topic>, state: &mut State) {
-        let is_unattended = !state.ended && state.is_unattended();
-        if is_unattended == state.is_unattended {
-            return;
-        }
-        state.is_unattended = is_unattended;
-        if !is_unattended {
-            self.unattended.fetch_sub(1, Ordering::Relaxed);
-        } else if self.unattended.fetch_add(1, Ordering::Relaxed) >= self.unattended_max() {
-            // There are too many unattended topics, so this one retains nothing.
-            let offset = state.offset;
-            if let Some(extra) = &mut state.extra {
-                extra.ring.give_up(offset, &self.retained);
-                extra.tick.forget(offset);
-            }
-        } else if is_unattended && topic.class().is_cluster {
-            self.linger(topic, state);
-        }
     }
 
     fn end_if_idle(&self, topic: &Arc<Topic>, state: &mut State) {

@@ -297,7 +297,7 @@ impl Router {
                 false => ResumeOutcome::NotRecovered,
             });
         }
-        state.counts.add(conn.shard());
+        self.add_member(topic, state, conn.shard());
         self.enter_presence(topic, state, &mut subscriber);
         if let Some(number) = parked {
             self.end_parked(conn, topic, state, number);
@@ -322,7 +322,7 @@ impl Router {
         chunk.begin = Some(topic.replay_begin(state, (offset, outcome)));
         if chunk.is_last {
             self.counters.count_resume(outcome);
-            state.counts.add(conn.shard());
+            self.add_member(topic, state, conn.shard());
             self.enter_presence(topic, state, &mut subscriber);
             if let Some(number) = parked {
                 self.end_parked(conn, topic, state, number);
@@ -368,7 +368,7 @@ impl Router {
         let chunk = self.chunk(conn, &topic, &state, (number, after));
         if chunk.is_last {
             self.counters.count_resume(outcome);
-            state.counts.add(conn.shard());
+            self.add_member(&topic, &mut state, conn.shard());
             // Its presence is that of the membership from here on.
             if self.resumes.end(conn, id).is_some() {
                 state.extra_mut().resuming -= 1;

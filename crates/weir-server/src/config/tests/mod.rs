@@ -443,6 +443,7 @@ fn the_example_loads_as_it_is_and_with_every_key_uncommented() {
     settings.gateway.http.routes.clear();
     assert_eq!(settings.gateway.calls.routes.len(), 1);
     settings.gateway.calls.routes.clear();
+    settings.gateway.hooks.receivers.clear();
     assert_eq!(settings.gateway.tls.certificates.len(), 1);
     settings.gateway.tls.certificates.clear();
     assert_eq!(settings.gateway.admin.tokens.len(), 1);

@@ -12,6 +12,7 @@ mod descriptors;
 mod families;
 mod hooks;
 mod http;
+mod notices;
 mod presence;
 mod store;
 mod text;
@@ -93,6 +94,7 @@ impl Collector for Gateway {
         self.audit(&mut families)?;
         self.cluster(&mut families)?;
         self.events(&mut families)?;
+        self.notices(&mut families)?;
         self.traffic(&mut families)?;
         self.memory(&mut families)?;
         self.tls(&mut families)?;

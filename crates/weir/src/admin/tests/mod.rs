@@ -95,6 +95,8 @@ async fn every_path_answers_and_nothing_else_does() {
             r#""act":"sign_out","what":"DELETE /v1/session","outcome":"done""#,
         ),
         ("GET /v1/audit?limit=0", 400, "from 1 to 1000"),
+        ("GET /v1/hooks/x/notices", 404, "there is no receiver \\\"x\\\""),
+        ("GET /v1/hooks/x/notices?after=1", 400, r#""field":"after""#),
     ] {
         check(&server, request, "", status, &[says]).await;
     }

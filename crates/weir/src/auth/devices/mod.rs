@@ -64,7 +64,7 @@ struct Stripe {
     index: HashTable<u32>,
     records: Slab<Record>,
     /// Device ids of connections that were removed from their record and have not ended yet.
-    leaving: HashMap<ConnId, Box<str>, foldhash::fast::RandomState>,
+    leaving: HashMap<ConnId, (Box<str>, AcceptOrder), foldhash::fast::RandomState>,
     revocations: Revocations,
     /// Connections that replace none and are replaced by none: those of services.
     uncounted: HashSet<ConnId, foldhash::fast::RandomState>,
@@ -183,11 +183,11 @@ impl Devices {
         record.conns.insert(order, conn);
         if has_to_give_way {
             let oldest = record.conns.take_oldest();
-            if let Some(oldest) = oldest {
+            if let Some((order, oldest)) = oldest {
                 let id = record.id.clone();
-                stripe.leaving.insert(oldest, id);
+                stripe.leaving.insert(oldest, (id, order));
             }
-            return Ok(oldest);
+            return Ok(oldest.map(|(_, oldest)| oldest));
         }
         if !replaces {
             stripe.uncounted.insert(conn);
@@ -197,24 +197,26 @@ impl Devices {
     }
 
     /// Removes a connection's handle, if it is still there; the last handle removes the record.
-    /// Returns the device's id if the connection was ever entered.
-    pub(crate) fn remove(&self, device: DeviceRef, conn: ConnId) -> Option<Box<str>> {
+    /// Returns the device's id and the connection's order if the connection was ever entered.
+    pub(crate) fn remove(
+        &self,
+        device: DeviceRef,
+        conn: ConnId,
+    ) -> Option<(Box<str>, AcceptOrder)> {
         let (stripe, slot) = parts(device);
         let mut stripe = self.lock(stripe);
         stripe.uncounted.remove(&conn);
-        if let Some(id) = stripe.take_leaving(conn) {
-            return Some(id);
+        if let Some(left) = stripe.take_leaving(conn) {
+            return Some(left);
         }
         // A replaced or revoked connection is in no record, and its slot may belong to another
         // device by now.
         let record = stripe.records.get_mut(slot)?;
-        if !record.conns.remove(conn) {
-            return None;
-        }
+        let order = record.conns.remove(conn)?;
         let id = record.id.clone();
         self.connections.fetch_sub(1, Ordering::Relaxed);
         stripe.drop_if_idle(slot, &self.hasher);
-        Some(id)
+        Some((id, order))
     }
 
     /// Revokes a device. Connections in their opening can no longer enter; entered ones are removed
@@ -229,10 +231,12 @@ impl Devices {
         let slot = stripe.find(hash, id)?;
         let record = stripe.records.get_mut(slot).expect("the index names slots in use");
         record.generation = record.generation.wrapping_add(1);
-        let conns: Vec<ConnId> = Handles(&record.conns).iter().collect();
+        let entries: Vec<_> = Handles(&record.conns).entries().collect();
         record.conns = Conns::None;
         let id = record.id.clone();
-        stripe.leaving.extend(conns.iter().map(|conn| (*conn, id.clone())));
+        let leaving = entries.iter().map(|(order, conn)| (*conn, (id.clone(), *order)));
+        stripe.leaving.extend(leaving);
+        let conns: Vec<ConnId> = entries.iter().map(|(_, conn)| *conn).collect();
         self.connections.fetch_sub(conns.len(), Ordering::Relaxed);
         stripe.drop_if_idle(slot, &self.hasher);
         Some(conns)
@@ -245,11 +249,9 @@ impl Devices {
         let mut stripe = self.lock(stripe_of(hash));
         let Some(slot) = stripe.find(hash, id) else { return false };
         let record = stripe.records.get_mut(slot).expect("the index names slots in use");
-        if !record.conns.remove(conn) {
-            return false;
-        }
+        let Some(order) = record.conns.remove(conn) else { return false };
         let id = record.id.clone();
-        stripe.leaving.insert(conn, id);
+        stripe.leaving.insert(conn, (id, order));
         self.connections.fetch_sub(1, Ordering::Relaxed);
         stripe.drop_if_idle(slot, &self.hasher);
         true
@@ -324,6 +326,29 @@ impl Devices {
         record.conns.place_of(conn).is_some().then(|| look(&record.id))
     }
 
+    /// The id of a connection's device and the connection's order; `None` as above.
+    pub(crate) fn entry_of(
+        &self,
+        device: DeviceRef,
+        conn: ConnId,
+    ) -> Option<(String, AcceptOrder)> {
+        let (stripe, slot) = parts(device);
+        let stripe = self.lock(stripe);
+        let record = stripe.records.get(slot)?;
+        let (order, _) = record.conns.get(record.conns.place_of(conn)?)?;
+        Some((record.id.as_ref().to_owned(), order))
+    }
+
+    /// Calls `each` for all entered connections, under their devices' locks. It must not wait.
+    pub(crate) fn each_connection(&self, mut each: impl FnMut(&str, ConnId, AcceptOrder)) {
+        for stripe in 0..STRIPES {
+            for record in self.lock(stripe).records.iter() {
+                let handles = Handles(&record.conns);
+                handles.entries().for_each(|(order, conn)| each(&record.id, conn, order));
+            }
+        }
+    }
+
     /// Calls `look` with the id of a pinned device, under its lock. `look` must not wait.
     pub(crate) fn with_id_of_pin<T>(&self, pin: &Pin, look: impl FnOnce(&str) -> T) -> T {
         let (stripe, slot) = parts(pin.device);
@@ -387,11 +412,14 @@ impl Stripe {
     fn footprint(&self) -> Footprint {
         let ids = self.records.iter().map(|record| rounded(record.id.len()));
         let many = self.records.iter().map(|record| record.conns.occupied());
-        let leaving_ids = self.leaving.values().map(|id| rounded(id.len()));
+        let leaving_ids = self.leaving.values().map(|(id, _)| rounded(id.len()));
         let bytes = rounded(self.index.allocation_size())
             + self.records.occupied()
             + ids.chain(many).chain(leaving_ids).sum::<usize>()
-            + rounded_table(self.leaving.capacity(), size_of::<(ConnId, Box<str>)>())
+            + rounded_table(
+                self.leaving.capacity(),
+                size_of::<(ConnId, (Box<str>, AcceptOrder))>(),
+            )
             + rounded_table(self.uncounted.capacity(), size_of::<ConnId>())
             + self.revocations.occupied();
         Footprint::new(self.index.len(), bytes)
@@ -415,13 +443,13 @@ impl Stripe {
         slot
     }
 
-    fn take_leaving(&mut self, conn: ConnId) -> Option<Box<str>> {
-        let id = self.leaving.remove(&conn);
+    fn take_leaving(&mut self, conn: ConnId) -> Option<(Box<str>, AcceptOrder)> {
+        let left = self.leaving.remove(&conn);
         // Returns the table's memory after many connections have left.
         if self.leaving.is_empty() && self.leaving.capacity() > LEAVING_KEPT {
             self.leaving.shrink_to(0);
         }
-        id
+        left
     }
 
     fn drop_if_idle(&mut self, slot: u32, hasher: &RandomState) {
@@ -444,8 +472,12 @@ impl<'a> Handles<'a> {
     }
 
     pub(crate) fn iter(self) -> impl Iterator<Item = ConnId> + 'a {
+        self.entries().map(|(_, conn)| conn)
+    }
+
+    fn entries(self) -> impl Iterator<Item = (AcceptOrder, ConnId)> + 'a {
         let Handles(conns) = self;
-        (0..conns.len()).filter_map(|place| conns.get(place)).map(|(_, conn)| conn)
+        (0..conns.len()).filter_map(|place| conns.get(place))
     }
 }
 
@@ -505,14 +537,16 @@ impl Conns {
         }
     }
 
-    fn remove(&mut self, conn: ConnId) -> bool {
-        let Some(place) = self.place_of(conn) else { return false };
+    /// The order of the removed connection; `None`: it was not there.
+    fn remove(&mut self, conn: ConnId) -> Option<AcceptOrder> {
+        let place = self.place_of(conn)?;
+        let (order, _) = self.get(place)?;
         self.remove_at(place);
-        true
+        Some(order)
     }
 
-    fn take_oldest(&mut self) -> Option<ConnId> {
-        let (_, oldest) = self.get(0)?;
+    fn take_oldest(&mut self) -> Option<(AcceptOrder, ConnId)> {
+        let oldest = self.get(0)?;
         self.remove_at(0);
         Some(oldest)
     }

@@ -35,8 +35,8 @@ pub use classes::{Actor, TopicClass};
 pub use cluster::{ClusterConfig, RedisUrls, Scope};
 pub use connection::ConnectionConfig;
 pub use hooks::{
-    ConnectHookConfig, HooksConfig, OnFailure, PublishHookConfig, RefreshHookConfig,
-    SubscribeHookConfig,
+    ConnectHookConfig, HooksConfig, NoticeEvent, OnFailure, PublishHookConfig, ReceiverConfig,
+    RefreshHookConfig, SubscribeHookConfig,
 };
 pub(crate) use hooks::{HOOK_SECRET_BYTES_MAX, HOOK_SECRET_BYTES_MIN, PATH_BYTES_MAX};
 pub use http::HttpConfig;

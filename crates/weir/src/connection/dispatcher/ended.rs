@@ -7,6 +7,7 @@ use weir_engine::{ConnId, DeviceRef, Origin, PeerAddr, TICK, TopicId, Transport}
 use weir_wire::CloseReason;
 
 use super::Dispatcher;
+use crate::backends::notices::Who;
 use crate::base::clock::unix_time;
 use crate::core::ends::End;
 use crate::core::events::EventKind;
@@ -28,12 +29,14 @@ impl Dispatcher {
         let Ended { conn, device, origin, reason, transport, peer, age_ticks, topics } = ended;
         self.terms.remove(conn);
         self.shared.calls.end(conn);
-        let device = self.shared.devices.remove(device, conn);
-        if let Some(device) = &device {
+        let removed = self.shared.devices.remove(device, conn);
+        if let Some((device, order)) = &removed {
             if let Some(node) = &self.shared.node {
                 node.release(device, conn);
             }
             self.shared.events.tell(conn, device, EventKind::Disconnected(reason));
+            let who = Who { device, conn, order: *order };
+            self.shared.notices.disconnected(who, reason, TICK * age_ticks);
         }
         self.shared.router.end_resumes(conn);
         for topic in topics {
@@ -42,7 +45,7 @@ impl Dispatcher {
         self.shared.ends.note(End {
             at: unix_time(),
             conn: Some(conn),
-            device,
+            device: removed.map(|(device, _)| device),
             peer: peer.map(SocketAddr::from),
             source: self.shared.admission.source(origin),
             client: self.shared.clients.name(origin.client()),

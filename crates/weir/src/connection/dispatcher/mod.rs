@@ -25,6 +25,7 @@ use weir_wire::{CloseReason, ErrorCode, ProstMessage, hot};
 
 use crate::auth::devices::NotEntered;
 use crate::auth::{Act, Grant, HeldGrant, OWN_GRANT};
+use crate::backends::notices::Who;
 use crate::backends::questions::Outcome;
 use crate::base::clock::{unix_millis, unix_time};
 use crate::base::model::{Accepted, Payload, Publication, Target};
@@ -447,15 +448,23 @@ impl Dispatcher {
         }
     }
 
-    /// Tells the readers of events, if there are any.
+    /// Tells the readers of events and the receivers of notices, if there are any.
     fn tell(&self, conn: ConnId, device: DeviceRef, kind: impl FnOnce() -> EventKind) {
-        if !self.shared.events.is_heard() {
+        let (events, notices) = (&self.shared.events, &self.shared.notices);
+        if !events.is_heard() && !notices.is_on() {
             return;
         }
         // A replaced or revoked connection has no further event but its end.
-        if let Some(device) = self.shared.devices.id_of(device, conn) {
-            self.shared.events.tell(conn, &device, kind());
+        let Some((device, order)) = self.shared.devices.entry_of(device, conn) else { return };
+        let (who, kind) = (Who { device: &device, conn, order }, kind());
+        match &kind {
+            EventKind::Connected => notices.connected(who),
+            EventKind::Subscribed(topic) => notices.subscribed(who, topic),
+            EventKind::Unsubscribed(topic) => notices.unsubscribed(who, topic),
+            // The end has its own place.
+            EventKind::Disconnected(_) => {}
         }
+        events.tell(conn, &device, kind);
     }
 
     fn handle_publish(

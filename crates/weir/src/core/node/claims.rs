@@ -364,7 +364,7 @@ mod tests {
         let end = |rig: &Rig, number: usize| {
             let (device, conn) = entered[number];
             let id = rig.devices.remove(device, conn).unwrap();
-            rig.claims.release(&id, conn);
+            rig.claims.release(&id.0, conn);
         };
         end(&rig, 0);
         let batch = rig.take();

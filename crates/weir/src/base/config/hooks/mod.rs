@@ -1,12 +1,18 @@
-//! Section `[hooks]`: the services that are asked about devices.
+//! Section `[hooks]`: the services that are asked about devices, and those that are told.
 
 mod questions;
+mod receivers;
+
+use std::path::PathBuf;
 
 use super::keys::{Raw, Table, Value};
 pub(crate) use questions::PATH_BYTES_MAX;
 pub use questions::{
     ConnectHookConfig, OnFailure, PublishHookConfig, RefreshHookConfig, SubscribeHookConfig,
 };
+
+pub(crate) use receivers::RECEIVERS_MAX;
+pub use receivers::{NoticeEvent, ReceiverConfig};
 
 crate::config_table! {
     /// Section `[hooks]`.
@@ -30,6 +36,13 @@ crate::config_table! {
         subscribe: SubscribeHookConfig;
         /// The question of whether a device may publish a message.
         publish: PublishHookConfig;
+        /// The file in which notices wait for their receivers. It is used only if there is one.
+        /// Empty: `notices.db` in `$STATE_DIRECTORY`, `$XDG_STATE_HOME/weir` or
+        /// `~/.local/state/weir`, the first that is set.
+        notices_file: PathBuf, allowed("or \"\"");
+        /// Services that are told what happens. Only the file can set them.
+        receivers: Vec<ReceiverConfig>, range(0..=RECEIVERS_MAX), unit("receivers"),
+            reason(": each has its own queue"), reload();
     }
 }
 

@@ -49,7 +49,7 @@ impl Config {
 }
 
 /// A path is part of a request's first line.
-fn check_path(key: &str, path: &str) -> Result<(), ConfigError> {
+pub(super) fn check_path(key: &str, path: &str) -> Result<(), ConfigError> {
     let is_path = path.starts_with('/')
         && path.len() <= PATH_BYTES_MAX
         && path.parse::<http::uri::PathAndQuery>().is_ok_and(|parsed| parsed.as_str() == path);

@@ -9,6 +9,7 @@ mod cluster;
 mod hooks;
 mod jwt;
 mod origins;
+mod receivers;
 mod routes;
 mod tls;
 mod udp;
@@ -58,6 +59,7 @@ impl Config {
         self.check_hooks()?;
         self.check_routes()?;
         self.check_calls()?;
+        self.check_receivers()?;
         self.check_classes(self.retention_bytes(resources))
     }
 

@@ -384,6 +384,7 @@ mod cluster;
 mod hooks;
 mod http;
 mod jwt;
+mod receivers;
 mod tls;
 mod udp;
 mod upstreams;
