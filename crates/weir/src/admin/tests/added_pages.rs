@@ -13,7 +13,7 @@ async fn a_page_needs_no_token_and_may_do_little() {
         connects_to: vec!["ws://127.0.0.1:8080".to_owned()],
     };
     let config = Config { admin, ..Config::default() };
-    let server = Server::start_with(config, |builder| builder.page(page)).await;
+    let server = Box::pin(Server::start_with(config, |builder| builder.page(page))).await;
     let answer = server.ask("GET /demo?name=a", "").await;
     assert_eq!((answer.status, answer.body.as_str()), (200, "<p>Hello"));
     assert_eq!(answer.header("content-type"), Some("text/html; charset=utf-8"));

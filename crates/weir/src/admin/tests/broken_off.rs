@@ -93,7 +93,8 @@ async fn what_has_begun_is_carried_out_to_its_end() {
     let devices = DeviceStore::new(shared, &limits, Secrets::new(&[1; 32]));
     let mut config = Config::default();
     config.auth.unchecked_ids = vec![crate::AuthKind::Anonymous];
-    let server = Server::start_with(config, |builder| builder.devices(Arc::new(devices))).await;
+    let server =
+        Box::pin(Server::start_with(config, |builder| builder.devices(Arc::new(devices)))).await;
     let import = "POST /v1/devices\nContent-Type: text/csv";
     for (device, request, body) in
         [("a", post("/v1/devices/a/revoke"), ""), ("b", import.to_owned(), "devSn,devKey\nb,new\n")]

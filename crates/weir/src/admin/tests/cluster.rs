@@ -19,7 +19,7 @@ use crate::{ClusterLimit, Config, DeviceStore, GatewayBuilder};
 
 /// A node of the cluster that `memory` holds together.
 async fn node(memory: &Memory, name: &str) -> Server {
-    node_with(memory, name, |builder| builder).await
+    Box::pin(node_with(memory, name, |builder| builder)).await
 }
 
 async fn node_with(
@@ -27,11 +27,11 @@ async fn node_with(
     name: &str,
     embed: impl FnOnce(GatewayBuilder) -> GatewayBuilder,
 ) -> Server {
-    node_with_config(Config::default(), memory, name, embed).await
+    Box::pin(node_with_config(Config::default(), memory, name, embed)).await
 }
 
 pub(super) async fn node_of(config: Config, memory: &Memory, name: &str) -> Server {
-    node_with_config(config, memory, name, |builder| builder).await
+    Box::pin(node_with_config(config, memory, name, |builder| builder)).await
 }
 
 async fn node_with_config(

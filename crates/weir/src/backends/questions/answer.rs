@@ -301,14 +301,18 @@ mod tests {
     fn identity(hook: Hook, body: &str) -> Identity {
         match read(hook, body).unwrap().answer {
             Answer::Identity(identity) => Arc::into_inner(identity).unwrap(),
-            other => panic!("{other:?}"),
+            other @ (Answer::Refused(_) | Answer::Allowed | Answer::Changed(_)) => {
+                panic!("{other:?}")
+            }
         }
     }
 
     fn replacement(body: &str) -> Replacement {
         match read(Hook::Publish, body).unwrap().answer {
             Answer::Changed(replacement) => Arc::into_inner(replacement).unwrap(),
-            other => panic!("{other:?}"),
+            other @ (Answer::Refused(_) | Answer::Allowed | Answer::Identity(_)) => {
+                panic!("{other:?}")
+            }
         }
     }
 
@@ -366,7 +370,9 @@ mod tests {
             {
                 match read(hook, body).unwrap().answer {
                     Answer::Refused(reason) => assert_eq!(&*reason, expected),
-                    other => panic!("{other:?}"),
+                    other @ (Answer::Allowed | Answer::Changed(_) | Answer::Identity(_)) => {
+                        panic!("{other:?}")
+                    }
                 }
             }
         }

@@ -22,7 +22,7 @@ async fn start(config: Config) -> Stage {
 
 #[tokio::test]
 async fn a_token_is_given_for_the_key_and_for_a_token() {
-    let stage = start(Config::default()).await;
+    let stage = Box::pin(start(Config::default())).await;
     let body = r#"{"devSn":"add","devKey":"abc"}"#;
     for path in ["/auth/gw/active", "/v1/devices/activate"] {
         let answer = stage.ask(&format!("POST {path}"), body).await;
@@ -48,7 +48,7 @@ async fn a_token_is_given_for_the_key_and_for_a_token() {
 async fn what_is_not_there_or_cannot_be_is_said() {
     let mut config = Config::default();
     config.activation.failures_per_source_burst = 1;
-    let stage = start(config).await;
+    let stage = Box::pin(start(config)).await;
     for (line, body, status, field) in [
         ("POST /v1/devices/activate", r#"{"devSn":"add"}"#, 400, "devKey"),
         ("POST /v1/devices/activate", r#"{"devSn":7,"devKey":"abc"}"#, 400, "devSn"),
@@ -74,7 +74,7 @@ async fn where_nobody_activates_there_is_nothing() {
     stage.stop().await;
     let mut config = Config::default();
     config.activation.enabled = false;
-    let stage = start(config).await;
+    let stage = Box::pin(start(config)).await;
     assert_eq!(stage.ask("POST /auth/gw/active", body).await.status, 404);
     stage.stop().await;
 }
