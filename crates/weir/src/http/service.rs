@@ -196,17 +196,15 @@ impl Service {
         let answering = async move {
             let connection = Arc::clone(turn.connection());
             let how = (expects, &asked.ids);
-            let Passed { outcome, device } = proxy::pass(&connection, request, how, &route).await;
+            let passing = Box::pin(proxy::pass(&connection, request, how, &route));
+            let Passed { outcome, device } = passing.await;
             let (mut answer, tunnel) = match outcome {
-                Ok(Reached::Answer(answer)) => (
-                    answer.map(|body| match body {
+                Ok(Reached { answer, tunnel }) => {
+                    let body = |body| match body {
                         Some(body) => Answer::passed(body, turn),
                         None => Answer::empty(),
-                    }),
-                    None,
-                ),
-                Ok(Reached::Tunnel(answer, tunnel)) => {
-                    (answer.map(|()| Answer::empty()), Some(tunnel))
+                    };
+                    (answer.map(body), tunnel)
                 }
                 Err(problem) => (Answer::of(problem.into_response(), turn), None),
             };

@@ -122,8 +122,8 @@ fn every_member_is_read() {
     assert_eq!((networks, origins[0].as_str()), (2, "https://a.example"));
     let limits = &gateway.limits;
     let rates = [limits.connects_per_source_per_second, limits.connects_per_source_burst];
-    assert_eq!((limits.connections_per_source_max, rates), (1, [2, 3]));
-    assert_eq!([limits.publishes_per_second, limits.publish_burst], [4, 5]);
+    let publishing = [limits.publishes_per_second, limits.publish_burst];
+    assert_eq!((limits.connections_per_source_max, rates, publishing), (1, [2, 3], [4, 5]));
     assert_eq!((limits.conflation_keys_max, gateway.memory.retention_bytes), (6, 8_388_608));
     let [token, plain] = &gateway.auth.tokens[..] else { panic!("two tokens") };
     assert_eq!((token.priority, plain.priority), (weir::Priority::High, weir::Priority::Normal));
@@ -152,6 +152,7 @@ fn every_member_is_read() {
         subscribe: vec![],
         publishes_per_second: 8,
         publish_burst: 9,
+        ..weir::TopicClass::default()
     };
     assert_eq!(*class, expected);
     let certificate = weir::CertificateConfig { certificate: "a.pem".into(), key: "a.key".into() };

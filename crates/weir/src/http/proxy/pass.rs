@@ -35,11 +35,11 @@ pub(in crate::http) struct Passed {
 }
 
 /// The answer of an upstream.
-pub(in crate::http) enum Reached {
-    /// `None`: its body is empty.
-    Answer(Response<Option<PassedBody>>),
+pub(in crate::http) struct Reached {
+    /// Without a body if it is empty.
+    pub(in crate::http) answer: Response<Option<PassedBody>>,
     /// The connection becomes this tunnel when the answer has left.
-    Tunnel(Response<()>, Box<Tunnel>),
+    pub(in crate::http) tunnel: Option<Box<Tunnel>>,
 }
 
 /// Why a request has not reached an upstream, or got no answer.
@@ -66,11 +66,7 @@ pub(in crate::http) async fn pass(
     let passing = Passing { connection, route, ids, requester: requester.as_ref() };
     let outcome = match passing.send(head, body, in_route).await {
         Ok(reached) => {
-            let status = match &reached {
-                Reached::Answer(answer) => answer.status(),
-                Reached::Tunnel(answer, _) => answer.status(),
-            };
-            route.count.count_answer(status);
+            route.count.count_answer(reached.answer.status());
             Ok(reached)
         }
         Err(failure) => Err(failure.counted(route)),
@@ -120,7 +116,10 @@ impl Passing<'_> {
         match (answer.status(), is_websocket) {
             (StatusCode::SWITCHING_PROTOCOLS, true) => Ok(self.tunnel(answer, in_route, charge)),
             (StatusCode::SWITCHING_PROTOCOLS, false) => Err(Failure::broken(true)),
-            _ => Ok(Reached::Answer(self.answered(answer, is_head, in_route, charge))),
+            _ => {
+                let answer = self.answered(answer, is_head, in_route, charge);
+                Ok(Reached { answer, tunnel: None })
+            }
         }
     }
 
@@ -196,9 +195,9 @@ impl Passing<'_> {
         let mut fields = std::mem::take(answer.headers_mut());
         headers::clean_answer(&mut fields, false);
         headers::mark_websocket(&mut fields);
-        let mut answer = Response::new(());
+        let mut answer = Response::new(None);
         (*answer.status_mut(), *answer.headers_mut()) = (StatusCode::SWITCHING_PROTOCOLS, fields);
-        Reached::Tunnel(answer, Box::new(tunnel))
+        Reached { answer, tunnel: Some(Box::new(tunnel)) }
     }
 }
 
