@@ -34,7 +34,7 @@ token = "u"
 [[auth.services]]
 token = "s"
 name = "n"
-may = ["subscribe", "publish", "events"]
+may = ["subscribe", "publish", "events", "call"]
 
 [tls]
 min_version = "1.3"
@@ -302,15 +302,15 @@ fn members_of_tokens_and_services_are_said_without_secrets() {
         ),
         (
             "[[auth.services]]\ntoken = \"5171\"\nname = \"n\"\nmay = [\"event\"]\n",
-            "f.toml:4:1: auth.services[0].may = [\"event\"]: allowed is a list of \"subscribe\", \"publish\" and \
-             \"events\", at least one; did you mean events?",
+            "f.toml:4:1: auth.services[0].may = [\"event\"]: allowed is a list of \"subscribe\", \"publish\", \
+             \"events\" and \"call\", at least one; did you mean events?",
         ),
         (
             "[[auth.services]]\nname = \"n\"\n",
             "f.toml:1:1: auth.services[0].token = (absent): this key is required; allowed is a text, 1 to 4096 bytes of \
              printable ASCII without spaces, no two alike\n\
-             f.toml:1:1: auth.services[0].may = (absent): this key is required; allowed is a list of \"subscribe\", \"publish\" \
-             and \"events\", at least one",
+             f.toml:1:1: auth.services[0].may = (absent): this key is required; allowed is a list of \"subscribe\", \"publish\", \
+             \"events\" and \"call\", at least one",
         ),
         (
             "[[topic_classes]]\npattern = \"a\"\n[[topic_classes]]\ntick = \"1s\"\n",
