@@ -137,7 +137,7 @@ pub(crate) fn install(root: &Path, tools: &[(&str, &str, &str)]) -> anyhow::Resu
 }
 
 /// Each program with the arguments that print its version, and its Debian package.
-const TOOLS: [(&str, &str, &str); 17] = [
+const TOOLS: [(&str, &str, &str); 21] = [
     ("curl", "--version", "curl"),
     ("openssl", "version", "openssl"),
     ("python3", "--version", "python3"),
@@ -153,6 +153,10 @@ const TOOLS: [(&str, &str, &str); 17] = [
     ("redis-server", "--version", "redis-server"),
     // `wrk --version` prints the version, but fails.
     ("which", "wrk", "wrk"),
+    ("dnsmasq", "--version", "dnsmasq-base"),
+    ("tinyproxy", "-v", "tinyproxy-bin"),
+    ("squid", "-v", "squid"),
+    ("which", "microsocks", "microsocks"),
     ("which", "nc", "netcat-openbsd"),
     ("which", "ip", "iproute2"),
     ("which", "xxd", "xxd"),

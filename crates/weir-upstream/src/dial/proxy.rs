@@ -133,7 +133,8 @@ impl Proxy {
         let text = text.trim_start_matches("SOCKS error: ").trim_start_matches("tunnel error: ");
         match self.kind {
             ProxyKind::Http => match status(heard) {
-                Some("407") => credentials.to_owned(),
+                // tinyproxy answers 401 to a wrong password.
+                Some("407" | "401") => credentials.to_owned(),
                 Some(status) if status != "200" => format!("it answers CONNECT with {status}"),
                 Some(_) | None => format!("it does not connect: {text}"),
             },

@@ -1,0 +1,7 @@
+//! Upstreams against programs that others wrote: dnsmasq, tinyproxy, squid, microsocks, OpenSSL.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
+mod common;
+mod dns;
+mod proxies;
+mod tls;
