@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 
-use crate::process::{cargo, output, program, run as run_command};
+use crate::process::{FEATURES, cargo, output, program, run as run_command};
 use crate::scaling;
 
 /// Documents that a program writes: the file, and the arguments of `weir` that print it. Files that
@@ -54,7 +54,8 @@ pub(crate) fn rustdoc(root: &Path, flags: &str) -> anyhow::Result<()> {
 ///
 /// `--examples` selects the feature set of the tests, so that the test run builds nothing twice.
 pub(crate) fn build_programs(root: &Path) -> anyhow::Result<()> {
-    run_command(&mut cargo(root, "build --locked --workspace --bins --examples"))
+    let line = format!("build --locked --workspace --bins --examples {FEATURES}");
+    run_command(&mut cargo(root, &line))
 }
 
 /// The documents as the built programs write them now.

@@ -117,3 +117,7 @@ pub(crate) fn shown(command: &Command) -> String {
     let words = std::iter::once(name).chain(command.get_args());
     words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
 }
+
+/// Features that the shipped programs lack by default, for all steps that build code. They need no
+/// further crates.
+pub(crate) const FEATURES: &str = "--features weir-server/otlp,weir-tests/otlp";

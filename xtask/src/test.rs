@@ -2,7 +2,7 @@
 //!
 //! Dependencies are built only twice: as metadata (clippy, rustdoc), and as code (programs, tests).
 //! So programs and tests use one feature set, the one of the tests. It differs from the shipped one
-//! only by `sim` of weir-engine and `conformance` of weir-store; clippy checks both sets.
+//! only by `sim` of weir-engine, `conformance` of weir-store and `otlp`; clippy checks both sets.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::bench;
 use crate::docs;
 use crate::golang;
 use crate::maven;
-use crate::process::{cargo, program, run as run_command, run_watched, succeeds};
+use crate::process::{FEATURES, cargo, program, run as run_command, run_watched, succeeds};
 use crate::python;
 use crate::rules::{self, Repository};
 use crate::sdk;
@@ -76,7 +76,7 @@ fn run_quick_steps(root: &Path, steps: &mut Steps) -> Result<(), Failed> {
     let mut slowest = Slowest::default();
     steps.run("unit tests", || run_tests(root, "--lib --bins", &mut slowest))?;
     steps.run("simulator", || {
-        let line = format!("test --locked --workspace --test simulation -- {SIMULATED}");
+        let line = format!("test --locked --workspace {FEATURES} --test simulation -- {SIMULATED}");
         run_command(cargo(root, &line).env("WEIR_SIM_SEEDS", QUICK_SEEDS))
     })?;
     steps.run("each transport", || {
@@ -91,14 +91,15 @@ fn look_at_text(root: &Path, steps: &mut Steps) -> Result<(), Failed> {
     steps.run("house rules", || rules(root))?;
     steps.run("format", || run_command(&mut cargo(root, "fmt --all --check")))?;
     steps.run("clippy, as tested", || {
-        run_command(&mut cargo(root, "clippy --locked --workspace --all-targets -- -D warnings"))
+        let line = format!("clippy --locked --workspace --all-targets {FEATURES} -- -D warnings");
+        run_command(&mut cargo(root, &line))
     })
 }
 
 /// Runs `cargo test` for the whole workspace, so that the features do not depend on the selected
 /// tests.
 fn run_tests(root: &Path, which: &str, slowest: &mut Slowest) -> anyhow::Result<()> {
-    let mut tests = cargo(root, &format!("test --locked --workspace {which}"));
+    let mut tests = cargo(root, &format!("test --locked --workspace {FEATURES} {which}"));
     tests.env("INSTA_UPDATE", "no").env("RUST_BACKTRACE", "1");
     run_watched(&mut tests, |line| slowest.look(line))
 }

@@ -43,9 +43,9 @@ pub use base::config::{
     ConnectionConfig, DurationError, EngineConfig, HooksConfig, HttpConfig, JwtAlgorithm,
     JwtConfig, JwtIssuerConfig, JwtKeyConfig, LimitsConfig, ListenConfig, MemoryConfig,
     NoticeEvent, OnFailure, PublishHookConfig, ReceiverConfig, RedisUrls, RefreshHookConfig, Right,
-    RouteAuth, RouteConfig, Scope, ServiceConfig, SubscribeHookConfig, TcpConfig, ThreadsConfig,
-    TlsConfig, TlsVersion, TokenConfig, TopicClass, UdpConfig, UpstreamConfig, UpstreamProtocol,
-    parse_duration,
+    RouteAuth, RouteConfig, Scope, ServiceConfig, SubscribeHookConfig, TcpConfig, TelemetryConfig,
+    ThreadsConfig, TlsConfig, TlsVersion, TokenConfig, TopicClass, UdpConfig, UpstreamConfig,
+    UpstreamProtocol, parse_duration,
 };
 pub use base::private::{make_private_directory, state_directory, warn_if_exposed};
 pub use base::profiler::{CpuProfile, ProfileError, ProfileFormat, Profiler};

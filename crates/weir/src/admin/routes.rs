@@ -28,7 +28,9 @@ use crate::http::web::problem::{Kind, Problem};
 use crate::http::web::publish;
 use crate::http::web::query::Query;
 use crate::http::web::reply::{self, Reply};
+use crate::observe::access::ids::place_of;
 use crate::observe::audit::Act;
+use crate::observe::traces::note_failure;
 use crate::{AdminScope, Handle, Right};
 
 /// The values that all requests share.
@@ -367,8 +369,12 @@ impl Routes {
             let body = self.read(head, body).await?;
             // The admin API has few connections, and they end when their peers stop reading.
             let reserve = |_| Ok(());
+            let mut span = self.handle.shared().tracer.begin("publish", place_of(&head.headers));
             let publisher = Operator { handle: &self.handle, published };
-            return publish::publish(&body.bytes, key.as_ref(), reserve, &publisher).await;
+            let answer = publish::publish(&body.bytes, key.as_ref(), reserve, &publisher).await;
+            let status = answer.as_ref().err().map(Problem::status);
+            note_failure(&mut span, status.as_ref().map(StatusCode::as_str));
+            return answer;
         }
         let body = self.read(head, body).await?;
         if route == Route::Drain {

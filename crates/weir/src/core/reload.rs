@@ -130,6 +130,7 @@ impl SharedState {
         self.datagram_rates
             .limit(next.udp.datagrams_per_source_per_second, next.udp.datagrams_per_source_burst);
         self.idempotency.limit(limits.idempotency_keys_max);
+        self.tracer.reload(&next.telemetry);
         if let Some(activator) = &self.activator {
             activator.limit(&next.activation);
         }

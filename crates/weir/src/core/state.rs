@@ -40,6 +40,7 @@ use crate::observe::access::AccessLog;
 use crate::observe::audit::Audit;
 use crate::observe::counters::Counters;
 use crate::observe::readiness::Board;
+use crate::observe::traces::Tracer;
 use crate::provisioning::activation::Activator;
 use crate::provisioning::device_store::DeviceStore;
 use crate::tls;
@@ -95,6 +96,7 @@ pub(crate) struct SharedState {
     /// Present if devices may activate here.
     pub(crate) activator: Option<Activator>,
     pub(crate) readiness: Board,
+    pub(crate) tracer: Tracer,
     /// Whether the gateway admits nothing new: it ends, or is being emptied.
     pub(crate) draining: watch::Sender<bool>,
     pub(crate) drains: Drains,
@@ -227,6 +229,7 @@ impl SharedState {
             diagnostics,
             http_share: HttpShare::new(engine.budget()),
             readiness: Board::new(device_store.is_some(), has_cache),
+            tracer: Tracer::new(&config.telemetry),
             device_store,
             activator,
             draining,

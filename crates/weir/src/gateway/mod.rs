@@ -2,6 +2,8 @@
 
 mod builder;
 mod store_watch;
+#[cfg(feature = "otlp")]
+mod traces;
 
 use std::io;
 use std::net::SocketAddr;
@@ -507,6 +509,8 @@ async fn launch(
         services.spawn(tls::watch(Arc::clone(tls.contexts())));
     }
     spawn_keys(&shared, &mut services);
+    #[cfg(feature = "otlp")]
+    services.spawn(traces::export(Arc::clone(&shared)));
     shared.note_heap_at_start().await;
     for Bound { transport, spoken, listener, runtime, .. } in bound {
         let serve = serve(&shared, spoken, edge.as_ref());

@@ -10,9 +10,10 @@
 //! `registry` knows all HTTP connections and ends those that are silent for too long. `connection`
 //! is the state of one connection, and `orders` tells its task to end. `io_wrapper` watches the
 //! bytes of a connection. `leaving` watches the progress of answers over HTTP/2, and `piece` is one
-//! piece of an answer. `table` counts the bytes that header tables keep. `threads` chooses the
-//! threads of the edge. `api` answers the requests of the public API, and `proxy` passes those of
-//! `[[http.routes]]` on. `limits::http_ledger` accounts for the bytes of requests and answers.
+//! piece of an answer. `table` counts the bytes that header tables keep. `traced` begins spans.
+//! `threads` chooses the threads of the edge. `api` answers the requests of the public API, and
+//! `proxy` passes those of `[[http.routes]]` on. `limits::http_ledger` accounts for the bytes of
+//! requests and answers.
 
 mod api;
 mod arrival;
@@ -33,6 +34,7 @@ mod registry;
 mod service;
 mod table;
 mod threads;
+mod traced;
 mod upgrade;
 pub(crate) mod web;
 

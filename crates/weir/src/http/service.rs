@@ -20,6 +20,7 @@ use super::orders::Order;
 use super::piece::Open;
 use super::proxy::{self, Found, Passed, Reached};
 use super::record::{Asker, LoggedAnswer, Noted, record_at_once};
+use super::traced;
 use super::upgrade::{Admitting, Path, Relayed, UpgradeRequest, relay};
 use crate::http::web::body::is_passed_over;
 use crate::http::web::problem::{Kind, Problem};
@@ -162,10 +163,12 @@ impl Service {
         let turn = Turn::of(&self.connection);
         let noted = asked.began.map(|began| Noted::of(began, &request));
         let span = asked.ids.span();
+        let traced = traced::begin(&self.connection.edge.shared.tracer, &asked.ids, &request);
         let answering = async move {
             let connection = Arc::clone(turn.connection());
             let request = request.map(|body| Asking::new(body, Arc::clone(&connection), expects));
             let reply = connection.edge.api.answer(&connection.caller, request).await;
+            traced::end(traced, reply.status());
             asked.answered(&connection, noted.as_deref(), Answer::of(reply, turn))
         };
         Answering::Slow(Box::pin(answering.instrument(span)))

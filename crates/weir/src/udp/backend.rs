@@ -14,6 +14,7 @@ use crate::core::handle::{Handle, Refusal};
 use crate::core::publishing::Publishing;
 use crate::core::rights::{Caller, CallerDevice, CameBy};
 use crate::limits::rates::Sender;
+use crate::observe::traces::{Span, note_failure, note_topic};
 use crate::provisioning::activation::{Activated, ActivationError, RequestOrigin};
 
 /// What the front answers.
@@ -143,6 +144,22 @@ impl Front {
         })
     }
 
+    async fn publish_and_wait(
+        &self,
+        token: &str,
+        publish: &v1::Publish,
+        source: IpAddr,
+    ) -> Result<Option<Accepted>, DatagramRefusal> {
+        let requester = self.requester(token, source).await?;
+        let Some(publishing) = self.publish_for(&requester, publish, source).await? else {
+            return Ok(None);
+        };
+        publishing.await.map(Some).map_err(|error| {
+            let after = error.retry_after();
+            refused(Refusal::from(error), after)
+        })
+    }
+
     async fn publish_for(
         &self,
         requester: &Requester,
@@ -212,8 +229,9 @@ impl Backend for Front {
                     retry_after: None,
                 });
             };
+            let span = self.handle.shared().tracer.begin("activate", None);
             let activated = activator.activate(RequestOrigin::Datagram(source), serial, key).await;
-            activated.map_err(DatagramRefusal::from)
+            ended(span, activated.map_err(DatagramRefusal::from))
         })
     }
 
@@ -224,16 +242,20 @@ impl Backend for Front {
         source: IpAddr,
     ) -> Answer<'a, Option<Accepted>> {
         Box::pin(async move {
-            let requester = self.requester(token, source).await?;
-            let Some(publishing) = self.publish_for(&requester, publish, source).await? else {
-                return Ok(None);
-            };
-            publishing.await.map(Some).map_err(|error| {
-                let after = error.retry_after();
-                refused(Refusal::from(error), after)
-            })
+            let mut span = self.handle.shared().tracer.begin("publish", None);
+            note_topic(&mut span, &publish.topic);
+            ended(span, self.publish_and_wait(token, publish, source).await)
         })
     }
+}
+
+/// Ends the span with the result of its request.
+fn ended<T>(
+    mut span: Option<Span>,
+    result: Result<T, DatagramRefusal>,
+) -> Result<T, DatagramRefusal> {
+    note_failure(&mut span, result.as_ref().err().map(|refusal| refusal.code));
+    result
 }
 
 impl From<ActivationError> for DatagramRefusal {

@@ -17,6 +17,8 @@ mod presence;
 mod store;
 mod text;
 mod tls;
+#[cfg(feature = "otlp")]
+mod traces;
 mod udp;
 mod upstreams;
 
@@ -104,6 +106,8 @@ impl Collector for Gateway {
         self.devices(&mut families)?;
         self.upstreams(&mut families)?;
         self.readiness(&mut families)?;
+        #[cfg(feature = "otlp")]
+        self.traces(&mut families)?;
         self.mailboxes(&mut families)?;
         self.times(&mut families)?;
         self.allocated(&mut families)?;

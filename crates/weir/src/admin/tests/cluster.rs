@@ -18,28 +18,28 @@ use crate::core::node::Question;
 use crate::{ClusterLimit, Config, DeviceStore, GatewayBuilder};
 
 /// A node of the cluster that `memory` holds together.
-async fn node(memory: &Memory, name: &str) -> Server {
-    Box::pin(node_with(memory, name, |builder| builder)).await
+fn node(memory: &Memory, name: &str) -> impl Future<Output = Server> {
+    node_with(memory, name, |builder| builder)
 }
 
-async fn node_with(
+fn node_with(
     memory: &Memory,
     name: &str,
     embed: impl FnOnce(GatewayBuilder) -> GatewayBuilder,
-) -> Server {
-    Box::pin(node_with_config(Config::default(), memory, name, embed)).await
+) -> impl Future<Output = Server> {
+    node_with_config(Config::default(), memory, name, embed)
 }
 
-pub(super) async fn node_of(config: Config, memory: &Memory, name: &str) -> Server {
-    Box::pin(node_with_config(config, memory, name, |builder| builder)).await
+pub(super) fn node_of(config: Config, memory: &Memory, name: &str) -> impl Future<Output = Server> {
+    node_with_config(config, memory, name, |builder| builder)
 }
 
-async fn node_with_config(
+fn node_with_config(
     mut config: Config,
     memory: &Memory,
     name: &str,
     embed: impl FnOnce(GatewayBuilder) -> GatewayBuilder,
-) -> Server {
+) -> impl Future<Output = Server> {
     config.cluster.node = name.to_owned();
     let (memory, name) = (memory.clone(), name.to_owned());
     let embed = |builder: GatewayBuilder| {
@@ -47,7 +47,7 @@ async fn node_with_config(
             Box::pin(async move { Ok(memory.node(&name, NodeOptions::default(), handler)) })
         })
     };
-    Box::pin(Server::start_with(config, embed)).await
+    Server::start_with(config, embed)
 }
 
 pub(super) fn memory() -> Memory {

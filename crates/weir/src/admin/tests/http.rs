@@ -28,14 +28,15 @@ pub(super) struct Kept {
 }
 
 impl Server {
-    pub(super) async fn start(config: Config) -> Self {
-        Box::pin(Self::start_with(config, |builder| builder)).await
+    pub(super) fn start(config: Config) -> impl Future<Output = Self> {
+        Self::start_with(config, |builder| builder)
     }
 
-    pub(super) async fn start_with(
+    /// The future does not contain the configuration, which is large.
+    pub(super) fn start_with(
         mut config: Config,
         embed: impl FnOnce(GatewayBuilder) -> GatewayBuilder,
-    ) -> Self {
+    ) -> impl Future<Output = Self> {
         let free: SocketAddr = "127.0.0.1:0".parse().unwrap();
         config.listen.tcp = vec![free];
         config.listen.udp = vec![];
@@ -45,8 +46,7 @@ impl Server {
         config.threads.pin = false;
         config.memory.budget_bytes = 16 << 20;
         let builder = embed(Gateway::builder().config(config));
-        let gateway = Box::pin(builder.start()).await.unwrap();
-        Self { gateway }
+        async { Self { gateway: Box::pin(builder.start()).await.unwrap() } }
     }
 
     pub(super) fn device_addr(&self) -> SocketAddr {

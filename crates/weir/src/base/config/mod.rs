@@ -16,6 +16,7 @@ pub mod keys;
 mod limits;
 mod listen;
 mod routes;
+mod telemetry;
 mod tls;
 mod udp;
 mod upstreams;
@@ -46,6 +47,7 @@ pub use limits::LimitsConfig;
 pub use listen::ListenConfig;
 pub(crate) use routes::{OWN_PATHS, PREFIX_BYTES_MAX};
 pub use routes::{RouteAuth, RouteConfig};
+pub use telemetry::TelemetryConfig;
 pub use tls::{CertificateConfig, ClientAuth, ClientIdentity, TlsConfig, TlsVersion};
 pub use udp::UdpConfig;
 pub use upstreams::{DnsFamilies, UpstreamConfig, UpstreamProtocol};
@@ -89,6 +91,8 @@ crate::config_table! {
         cluster: ClusterConfig;
         /// How devices get their tokens.
         activation: ActivationConfig;
+        /// Traces for an OpenTelemetry collector.
+        telemetry: TelemetryConfig;
         /// Rules for the topics whose names match a pattern.
         ///
         /// The first pattern that matches a topic's name counts. If none matches, messages leave at

@@ -2,6 +2,7 @@
 
 mod calls;
 mod ended;
+mod later;
 mod recheck;
 mod refresh;
 mod run;
@@ -28,16 +29,16 @@ use crate::auth::{Act, Grant, HeldGrant, OWN_GRANT};
 use crate::backends::notices::Who;
 use crate::backends::questions::Outcome;
 use crate::base::clock::{unix_millis, unix_time};
+use crate::base::frames;
 use crate::base::model::{Accepted, Payload, Publication, Target};
-use crate::base::{frames, mailboxes};
 use crate::connection::reports::Room;
 use crate::core::adoptions::Pending;
 use crate::core::events::EventKind;
 use crate::core::handle::{Handle, Refusal};
-use crate::core::publishing::Publishing;
 use crate::core::recheck::Recheck;
 use crate::core::rights::{Caller, CallerDevice, CameBy, Denied};
 use crate::core::state::SharedState;
+use crate::observe::traces::{note_failure, note_topic};
 use crate::topics::Subscriber;
 use ended::Ended;
 use refresh::{Found, Refreshes};
@@ -475,6 +476,7 @@ impl Dispatcher {
     ) {
         let limit = self.shared.router.name_bytes_max();
         let publication = publication_of(asker, publish);
+        let mut span = self.shared.tracer.begin("publish", None);
         let grant = self.grant(asker);
         let caller = caller(&grant, asker);
         let published = match outcome {
@@ -482,9 +484,12 @@ impl Dispatcher {
             Some(outcome) => self.handle.publish_answered(&caller, &publication, outcome),
         };
         drop(grant);
-        let frame = match published.map_err(Refusal::from) {
+        let published = published.map_err(Refusal::from);
+        note_topic(&mut span, publish.topic);
+        note_failure(&mut span, published.as_ref().err().map(|refusal| refusal.code.name()));
+        let frame = match published {
             Ok(Some(publishing)) if publishing.accepted().is_none() => {
-                return self.answer_later(asker, publishing, publish);
+                return self.answer_later(asker, (publishing, span), publish);
             }
             Ok(_) if publish.request == 0 => return,
             Ok(publishing) => {
@@ -502,21 +507,6 @@ impl Dispatcher {
             }
         };
         self.answer(asker.conn, frame);
-    }
-
-    /// Answers when the broker has. The number of such tasks is bounded by what may wait for it.
-    fn answer_later(&self, asker: Asker, publishing: Publishing, publish: &hot::Publish<'_>) {
-        let (conn, request, topic) = (asker.conn, publish.request, publish.topic.to_owned());
-        let mailboxes = Arc::clone(self.shared.mailboxes());
-        tokio::spawn(async move {
-            let frame = match publishing.await.map_err(Refusal::from) {
-                Ok(_) if request == 0 => return,
-                Ok(accepted) => published_frame(request, Some(accepted)),
-                Err(Refusal { code, message }) => frames::error(code, message, &topic, request),
-            };
-            let send = Command::Send(conn, Item::Frame(frame));
-            mailboxes::push(&mailboxes[conn.shard()], send).await;
-        });
     }
 
     fn answer(&mut self, conn: ConnId, frame: Box<[u8]>) {

@@ -9,6 +9,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use tracing::{Span, info_span};
 
 use super::escape::digits;
+use crate::observe::traces::Place;
 
 /// The names of one request. They exist only if the client sent them or someone wants them.
 ///
@@ -49,6 +50,8 @@ enum Sent<'a> {
 pub(crate) struct Trace {
     /// `00-TRACE-SPAN-FLAGS`, with this request's own span.
     parent: [u8; PARENT_BYTES],
+    /// The sender's span, in digits; `None`: the trace begins here.
+    sender: Option<[u8; 16]>,
     /// As the client sent it.
     state: Option<HeaderValue>,
 }
@@ -148,12 +151,12 @@ impl Trace {
             Sent::Once(parent) => parse(parent.as_bytes()),
             Sent::Often => None,
         };
-        let Some((trace_id, flags)) = parsed else { return Some(Trace::begin()) };
+        let Some((trace_id, sender, flags)) = parsed else { return Some(Trace::begin()) };
         let mut parent = *PARENT_FORM;
         parent[3..35].copy_from_slice(trace_id);
         parent[36..52].copy_from_slice(&new_span());
         parent[53..].copy_from_slice(&digits(flags & SAMPLED));
-        Some(Trace { parent, state: state() })
+        Some(Trace { parent, sender: sender.try_into().ok(), state: state() })
     }
 
     /// A new trace, not marked for recording.
@@ -161,7 +164,7 @@ impl Trace {
         let mut parent = *PARENT_FORM;
         parent[3..35].copy_from_slice(&hex::<16, 32>(rand::random::<u128>().max(1).to_be_bytes()));
         parent[36..52].copy_from_slice(&new_span());
-        Trace { parent, state: None }
+        Trace { parent, sender: None, state: None }
     }
 
     /// 32 hexadecimal digits.
@@ -172,6 +175,14 @@ impl Trace {
     /// 16 hexadecimal digits, new for this request.
     pub(crate) fn span_id(&self) -> &str {
         self.text(36, 52)
+    }
+
+    /// The request's place in its trace, if the trace began elsewhere.
+    pub(crate) fn place(&self) -> Option<Place> {
+        let parent = unhex(&self.sender?)?;
+        let flags = byte(&self.parent[53..])?;
+        let (trace, span) = (unhex(&self.parent[3..35])?, unhex(&self.parent[36..52])?);
+        Some(Place { trace, parent, span: Some(span), is_sampled: flags & SAMPLED != 0 })
     }
 
     /// Passes the trace on in the answer.
@@ -208,9 +219,18 @@ fn passed_on(sent: Sent<'_>, head: &HeaderMap) -> Option<HeaderValue> {
     HeaderValue::from_bytes(&list).ok()
 }
 
-/// Trace id and flags of a `traceparent`. Version 00 is read strictly; of later versions the common
+/// The place of a request whose own span is not made yet.
+pub(crate) fn place_of(head: &HeaderMap) -> Option<Place> {
+    let mut all = head.get_all(&TRACEPARENT).iter();
+    let (Some(only), None) = (all.next(), all.next()) else { return None };
+    let (trace, parent, flags) = parse(only.as_bytes())?;
+    let (trace, parent) = (unhex(trace)?, unhex(parent)?);
+    Some(Place { trace, parent, span: None, is_sampled: flags & SAMPLED != 0 })
+}
+
+/// Trace id, span id and flags of a `traceparent`. Version 00 is read strictly; of later versions the common
 /// part.
-fn parse(text: &[u8]) -> Option<(&[u8], u8)> {
+fn parse(text: &[u8]) -> Option<(&[u8], &[u8], u8)> {
     let (known, later) = text.split_at_checked(PARENT_BYTES)?;
     let dashes = [known[2], known[35], known[52]];
     let (version, flags) = (byte(&known[..2])?, byte(&known[53..])?);
@@ -224,7 +244,15 @@ fn parse(text: &[u8]) -> Option<(&[u8], u8)> {
         _ => later.is_empty() || later[0] == b'-',
     };
     (dashes == *b"---" && is_id(trace_id) && is_id(parent_id) && goes_on)
-        .then_some((trace_id, flags))
+        .then_some((trace_id, parent_id, flags))
+}
+
+fn unhex<const BYTES: usize>(digits: &[u8]) -> Option<[u8; BYTES]> {
+    let mut bytes = [0; BYTES];
+    for (at, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+        *at = byte(pair)?;
+    }
+    Some(bytes)
 }
 
 /// Two digits.

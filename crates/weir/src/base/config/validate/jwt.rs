@@ -1,9 +1,7 @@
 //! Rules of `[auth.jwt]`.
 
-use http::uri::PathAndQuery;
-
 use super::auth::{is_word, quoted};
-use super::error;
+use super::{error, is_request_path};
 use crate::base::config::jwt::{CLAIM_BYTES_MAX, KEYS_PATH_BYTES_MAX, WORD_BYTES_MAX};
 use crate::base::config::keys::ConfigError;
 use crate::base::config::{Config, JwtConfig};
@@ -54,7 +52,7 @@ impl Config {
                 return Err(error(&key, quoted(issuer), allowed));
             }
             self.check_upstream_name(&format!("{path}.upstream"), &config.upstream)?;
-            if !is_path(&config.path) {
+            if !is_request_path(&config.path, KEYS_PATH_BYTES_MAX) {
                 let allowed = format!(
                     "a path that begins with /, of {KEYS_PATH_BYTES_MAX} bytes at most, without #"
                 );
@@ -68,11 +66,6 @@ impl Config {
 
 fn at(index: usize) -> String {
     format!("auth.jwt.issuers[{index}]")
-}
-
-fn is_path(path: &str) -> bool {
-    let fits = path.starts_with('/') && path.len() <= KEYS_PATH_BYTES_MAX && !path.contains('#');
-    fits && PathAndQuery::try_from(path).is_ok()
 }
 
 fn check_optional_word(key: &str, text: &str) -> Result<(), ConfigError> {

@@ -11,6 +11,7 @@ mod jwt;
 mod origins;
 mod receivers;
 mod routes;
+mod telemetry;
 mod tls;
 mod udp;
 mod upstreams;
@@ -18,6 +19,7 @@ mod upstreams;
 use std::fmt::Display;
 use std::time::Duration;
 
+use http::uri::PathAndQuery;
 use ipnet::{IpNet, Ipv4Net};
 
 use super::keys::{self, ConfigError, DAY};
@@ -60,6 +62,7 @@ impl Config {
         self.check_routes()?;
         self.check_calls()?;
         self.check_receivers()?;
+        self.check_telemetry()?;
         self.check_classes(self.retention_bytes(resources))
     }
 
@@ -219,6 +222,12 @@ fn check_hosts(key: &str, hosts: &[String]) -> Result<(), ConfigError> {
         }
         None => Ok(()),
     }
+}
+
+/// Whether a text is a path for requests, perhaps with a query.
+fn is_request_path(path: &str, bytes_max: usize) -> bool {
+    let fits = path.starts_with('/') && path.len() <= bytes_max && !path.contains('#');
+    fits && PathAndQuery::try_from(path).is_ok()
 }
 
 fn error(key: &str, value: impl Display, allowed: impl Display) -> ConfigError {

@@ -9,7 +9,13 @@ use super::*;
 use crate::DeviceStore;
 
 /// With the device `add`, whose key is `abc`.
-async fn start(config: Config) -> Stage {
+fn start(config: Config) -> impl Future<Output = Stage> {
+    // Otherwise the future would be as large as the whole configuration.
+    let config = Box::new(config);
+    async { start_boxed(config).await }
+}
+
+async fn start_boxed(config: Box<Config>) -> Stage {
     let secrets = Secrets::new(&[1; 32]);
     let serial = Serial::new("add").unwrap();
     let key = secrets.key_hash(&serial, "abc");
@@ -17,7 +23,7 @@ async fn start(config: Config) -> Stage {
     let entry = DeviceEntry { serial, key, labels: Default::default() };
     memory.put(vec![entry], 1).await.unwrap();
     let devices = DeviceStore::new(Arc::new(memory), &BatchLimits::default(), secrets);
-    Box::pin(Stage::embed(config, |builder| builder.devices(Arc::new(devices)))).await
+    Box::pin(Stage::embed(*config, |builder| builder.devices(Arc::new(devices)))).await
 }
 
 #[tokio::test]

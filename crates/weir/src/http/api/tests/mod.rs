@@ -35,14 +35,15 @@ struct Answer {
 }
 
 impl Stage {
-    async fn start(config: Config) -> Stage {
-        Box::pin(Stage::embed(config, |builder| builder)).await
+    fn start(config: Config) -> impl Future<Output = Stage> {
+        Stage::embed(config, |builder| builder)
     }
 
-    async fn embed(
+    /// The future does not contain the configuration, which is large.
+    fn embed(
         mut config: Config,
         embed: impl FnOnce(GatewayBuilder) -> GatewayBuilder,
-    ) -> Stage {
+    ) -> impl Future<Output = Stage> {
         let free: SocketAddr = "127.0.0.1:0".parse().unwrap();
         config.listen.tcp = vec![free];
         config.listen.udp = vec![];
@@ -51,7 +52,11 @@ impl Stage {
         config.threads.shards = 1;
         config.threads.pin = false;
         config.memory.budget_bytes = 64 << 20;
-        let gateway = Box::pin(embed(Gateway::builder().config(config)).start()).await.unwrap();
+        let builder = embed(Gateway::builder().config(config));
+        async move { Stage::of(Box::pin(builder.start()).await.unwrap(), free) }
+    }
+
+    fn of(gateway: Gateway, free: SocketAddr) -> Stage {
         let handle = gateway.handle();
         let api = Api::new(handle.clone(), &handle.config());
         let peer = Some(IpAddr::from([127, 0, 0, 1]));
