@@ -70,6 +70,39 @@ crate::config_table! {
         try_timeout: Duration = Duration::from_secs(10), range(10..=10 * MINUTE);
         /// How long a request may take with all its tries, until the head of its answer.
         deadline: Duration = Duration::from_secs(30), range(10..=HOUR);
+        /// Connections to one endpoint at the same time, with those that were upgraded. Further
+        /// requests wait for a place.
+        // A connection takes a descriptor, and up to 128 KiB of an answer that nobody reads; with
+        // HTTP/2 up to 4 MiB.
+        connections_max: usize = 256, range(1..=65_536), unit("connections");
+        /// Connections to each endpoint that are opened ahead and kept without requests.
+        connections_min: usize, range(0..=65_536), unit("connections"),
+            allowed("at most connections_max");
+        /// Requests at the same time on one connection for HTTP/2. The service may permit fewer.
+        streams_max: usize = 100, range(1..=10_000), unit("requests");
+        /// Requests that wait for a place on a connection. The next one fails at once.
+        // Each holds a task of its caller: some KiB.
+        waiting_max: usize = 4_096, range(0..=1_000_000), unit("requests");
+        /// A connection without requests is closed after this time.
+        idle_timeout: Duration = Duration::from_secs(60), range(SECOND..=HOUR);
+        /// A connection of this age gets no further request; up to a quarter earlier, by chance. So
+        /// load moves to new endpoints behind the same name.
+        connection_age_max: Duration = Duration::from_secs(3_600), range(SECOND..=DAY);
+        /// Tries of one request, with the first one. 1: nothing is tried again.
+        tries_max: usize = 3, range(1..=10), unit("tries");
+        /// Tries after the first one, in percent of the requests of the last ten seconds.
+        retry_percent_max: u32 = 20, range(0..=100), unit("percent");
+        /// Tries a second after the first one that are permitted besides.
+        retries_per_second: u32 = 10, range(0..=1_000_000), unit("tries a second");
+        /// An endpoint that fails so often in a row is set aside, and one that fails half of its
+        /// tries. 0: never.
+        ejection_failures: u32 = 5, range(0..=1_000), unit("failures");
+        /// How long an endpoint is set aside. Each time in a row it is twice as long.
+        ejection_time: Duration = Duration::from_secs(1), range(10..=HOUR);
+        /// The longest time for which an endpoint is set aside.
+        ejection_time_max: Duration = Duration::from_secs(60), range(10..=HOUR);
+        /// Endpoints that may be set aside at the same time.
+        ejection_percent_max: usize = 50, range(0..=100), unit("percent");
     }
 }
 
@@ -106,7 +139,25 @@ impl UpstreamConfig {
             connect_timeout: self.connect_timeout,
             try_timeout: self.try_timeout,
             deadline: self.deadline,
-            ..weir_upstream::Settings::new("", &[])
+            pool: weir_upstream::PoolSettings {
+                connections_max: self.connections_max,
+                connections_min: self.connections_min,
+                streams_max: self.streams_max,
+                waiting_max: self.waiting_max,
+                idle_timeout: self.idle_timeout,
+                age_max: self.connection_age_max,
+            },
+            retry: weir_upstream::RetrySettings {
+                tries_max: self.tries_max,
+                percent_max: self.retry_percent_max,
+                per_second: self.retries_per_second,
+            },
+            ejection: weir_upstream::EjectionSettings {
+                failures: self.ejection_failures,
+                time: self.ejection_time,
+                time_max: self.ejection_time_max,
+                percent_max: self.ejection_percent_max,
+            },
         }
     }
 }

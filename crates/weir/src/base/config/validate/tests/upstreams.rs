@@ -27,6 +27,15 @@ fn keys_that_need_another_one() {
             "dns_servers = \"dns\": allowed is an IP address, with or without a port",
         ),
         (r#""dns_ttl_min": "10m""#, "dns_ttl_min = 600s: allowed is at most dns_ttl_max (300s)"),
+        (r#""connections_max": 4, "connections_min": 4"#, ""),
+        (
+            r#""connections_max": 4, "connections_min": 5"#,
+            "connections_min = 5: allowed is at most connections_max (4)",
+        ),
+        (r#""connections_max": 0"#, "connections_max = 0: allowed is 1 to 65536 connections"),
+        (r#""tries_max": 11"#, "tries_max = 11: allowed is 1 to 10 tries"),
+        (r#""retry_percent_max": 101"#, "retry_percent_max = 101: allowed is 0 to 100 percent"),
+        (r#""ejection_failures": 0, "waiting_max": 0"#, ""),
         (r#""endpoints_max": 0"#, "endpoints_max = 0: allowed is 1 to 1024 endpoints"),
     ] {
         let expected = match expected {
