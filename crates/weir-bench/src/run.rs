@@ -57,6 +57,7 @@ fn run(command: Command) -> Result<bool> {
         Command::Hooks(args) => present("hooks", args.run.json, &args, scenario::hooks::run),
         Command::Publish(args) => present("publish", args.run.json, &args, scenario::publish::run),
         Command::Udp(args) => present("udp", args.run.json, &args, scenario::udp::run),
+        Command::Call(args) => present("call", args.run.json, &args, scenario::call::run),
         Command::Activate(args) => {
             present("activate", args.run.json, &args, scenario::activate::run)
         }

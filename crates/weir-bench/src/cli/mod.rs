@@ -1,6 +1,7 @@
 //! The command line.
 
 mod activate;
+mod call;
 mod cluster;
 mod common;
 mod hooks;
@@ -19,6 +20,7 @@ use crate::baseline::Trigger;
 use crate::baseline::udp::Style;
 
 pub(crate) use activate::*;
+pub(crate) use call::CallArgs;
 pub(crate) use cluster::ClusterArgs;
 pub(crate) use common::{RunArgs, TargetArgs};
 pub(crate) use hooks::{HooksArgs, HooksWork};
@@ -82,6 +84,9 @@ pub(crate) enum Command {
     Publish(PublishArgs),
     /// Calls by datagram, compared with bare echoes in batches and one by one.
     Udp(UdpArgs),
+    /// Calls of many devices to a backend at once, and calls of a backend to devices of which some are
+    /// silent.
+    Call(CallArgs),
     /// Activations of devices over HTTP or by datagram.
     Activate(ActivateArgs),
     /// The cost of each stage of an activation: nothing, the access log, Redis, and stores.
@@ -190,6 +195,8 @@ mod tests {
             "weir-bench publish --spawn w --size 256 --json",
             "weir-bench udp --spawn w --calls 1000000 --json",
             "weir-bench udp --addr 127.0.0.1:1 --admin 127.0.0.1:2 --pid 1 --udp 127.0.0.1:1 --token t --rate 1000",
+            "weir-bench call --spawn w --json",
+            "weir-bench call --spawn w --devices 1000 --called 100 --silent-share 0.5 --deadline 500ms",
             "weir-bench activate --spawn w --json",
             "weir-bench activate --spawn w --over h2 --stages log+redis+mongodb-single --misses 0.1",
             "weir-bench activate --spawn w --over udp --devices 1000 --activations 10000 --concurrency 64",
@@ -239,6 +246,8 @@ mod tests {
             "weir-bench publish --spawn w --size 31",
             "weir-bench udp --spawn w --udp 127.0.0.1:1",
             "weir-bench siege --addr 127.0.0.1:1 --admin 127.0.0.1:2 --pid 1 --rate 0",
+            "weir-bench call",
+            "weir-bench call --spawn w --size 5",
             "weir-bench activate",
             "weir-bench activate --spawn w --misses 1",
             "weir-bench activate --spawn w --redis redis://127.0.0.1:1",

@@ -5,6 +5,7 @@ pub(crate) mod balance;
 pub(crate) mod baseline;
 mod beside;
 pub(crate) mod broadcast;
+pub(crate) mod call;
 pub(crate) mod churn;
 pub(crate) mod cluster;
 pub(crate) mod conflate;

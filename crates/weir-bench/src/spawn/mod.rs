@@ -96,6 +96,11 @@ impl Target {
         Target { edge, ..Target::new(addr, admin, pid, admin_token, None) }
     }
 
+    /// The address of the admin API.
+    pub(crate) fn admin(&self) -> SocketAddr {
+        self.admin
+    }
+
     fn new(
         addr: SocketAddr,
         admin: SocketAddr,
