@@ -515,3 +515,13 @@ async fn pages_of_allowed_origins_may_ask_and_read() {
     }
     stage.stop().await;
 }
+
+#[test]
+fn no_route_to_an_upstream_takes_a_path_of_the_api() {
+    let own = Route::ALL.iter().filter(|(_, route)| !matches!(route, Route::Hello));
+    let own: Vec<&str> = own.map(|(path, _)| *path).collect();
+    assert_eq!(own, crate::base::config::OWN_PATHS);
+    for path in own {
+        assert!(OWN_BEGINNINGS.iter().any(|beginning| path.starts_with(beginning)), "{path}");
+    }
+}

@@ -385,6 +385,7 @@ mod hooks;
 mod http;
 mod jwt;
 mod receivers;
+mod routes;
 mod tls;
 mod udp;
 mod upstreams;
