@@ -1,6 +1,7 @@
 //! Calls in both directions: what is answered, what ends a call, and what the limits refuse.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[expect(dead_code, reason = "it serves other tests too")]
 mod common;
 
 use std::net::SocketAddr;
@@ -50,7 +51,7 @@ impl Asked {
     }
 
     /// Waits until the gateway has let go of the request.
-    async fn is_let_go(mut self) {
+    async fn let_go(mut self) {
         let mut rest = Vec::new();
         let _ = self.stream.read_to_end(&mut rest).await;
     }
@@ -71,7 +72,7 @@ async fn with_backend(change: impl FnOnce(&mut Config)) -> (Gateway, Backend) {
         route("orders/close", "/rpc", vec![Actor::Services]),
     ];
     change(&mut config);
-    (start(config).await, Backend(backend))
+    (Box::pin(start(config)).await, Backend(backend))
 }
 
 fn route(method: &str, path: &str, callers: Vec<Actor>) -> CallRouteConfig {
@@ -151,7 +152,7 @@ async fn await_none_in_flight(gateway: &Gateway) {
 
 #[tokio::test]
 async fn a_device_s_call_is_a_request_of_the_backend() {
-    let (gateway, backend) = with_backend(|_| {}).await;
+    let (gateway, backend) = Box::pin(with_backend(|_| {})).await;
     let mut device = Peer::settled(&gateway, "van 7", &[]).await;
     let mut asking = call(5, "orders/price", "{\"sku\":1}");
     (asking.content_type, asking.deadline_ms) = ("application/json".to_owned(), 5_000);
@@ -222,12 +223,12 @@ async fn a_call_that_cannot_be_is_refused_at_once() {
 
 #[tokio::test]
 async fn a_backend_that_is_not_there_or_silent_is_told() {
-    let (gateway, backend) = with_backend(|_| {}).await;
+    let (gateway, backend) = Box::pin(with_backend(|_| {})).await;
     let mut device = Peer::settled(&gateway, "d", &[]).await;
     device.say(Says::Call(Call { deadline_ms: 50, ..call(1, "orders/price", "") })).await;
     let asked = backend.asked().await;
     assert_eq!(answer(&mut device).await.code, "deadline_exceeded");
-    asked.is_let_go().await;
+    asked.let_go().await;
     drop(backend);
     device.say(Says::Call(call(2, "orders/price", ""))).await;
     assert_eq!(answer(&mut device).await.code, "unavailable");
@@ -253,7 +254,7 @@ async fn limits_refuse_calls_and_their_ends_make_room() {
     device.say(Says::Cancel(Cancel { id: 1 })).await;
     device.say(Says::Cancel(Cancel { id: 77 })).await;
     let given_up = if first.head.contains("weir-call: 1") { first } else { second };
-    given_up.is_let_go().await;
+    given_up.let_go().await;
     device.say(Says::Call(call(3, "orders/price", ""))).await;
     let _third = backend.asked().await;
     let mut other = Peer::settled(&gateway, "e", &[]).await;
@@ -276,7 +277,7 @@ async fn limits_refuse_calls_and_their_ends_make_room() {
 
 #[tokio::test]
 async fn a_backend_calls_a_device_and_gets_its_answer() {
-    let (gateway, _) = with_backend(|_| {}).await;
+    let (gateway, _) = Box::pin(with_backend(|_| {})).await;
     let admin = gateway.admin_addr().unwrap();
     let mut device = answering(&gateway, "d/1").await;
     let body = r#"{"method":"lock/open","data":"aGk","content_type":"a/b","deadline_ms":5000}"#;
@@ -306,7 +307,7 @@ async fn a_backend_calls_a_device_and_gets_its_answer() {
 
 #[tokio::test]
 async fn a_device_that_cannot_answer_is_told_of() {
-    let (gateway, _) = with_backend(|_| {}).await;
+    let (gateway, _) = Box::pin(with_backend(|_| {})).await;
     let admin = gateway.admin_addr().unwrap();
     let _plain = Peer::settled(&gateway, "plain", &[]).await;
     let mut device = answering(&gateway, "d").await;
@@ -351,7 +352,8 @@ async fn a_device_that_cannot_answer_is_told_of() {
 
 #[tokio::test]
 async fn calls_of_a_device_that_wait_are_bounded() {
-    let (gateway, _) = with_backend(|config| config.calls.calls_per_connection_max = 1).await;
+    let (gateway, _) =
+        Box::pin(with_backend(|config| config.calls.calls_per_connection_max = 1)).await;
     let admin = gateway.admin_addr().unwrap();
     let mut device = answering(&gateway, "d").await;
     let waiting = ask(admin, "d", r#"{"method":"m","deadline_ms":60000}"#).await;
@@ -368,7 +370,7 @@ async fn calls_of_a_device_that_wait_are_bounded() {
 
 #[tokio::test]
 async fn all_calls_together_are_bounded_and_a_reload_changes_that() {
-    let (gateway, backend) = with_backend(|config| config.calls.calls_max = 1).await;
+    let (gateway, backend) = Box::pin(with_backend(|config| config.calls.calls_max = 1)).await;
     let mut device = Peer::settled(&gateway, "d", &[]).await;
     device.say(Says::Call(call(1, "orders/price", ""))).await;
     let mut first = backend.asked().await;

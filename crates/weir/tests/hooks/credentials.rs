@@ -17,7 +17,7 @@ async fn gateway_of(backend: &Backend) -> Gateway {
     config.auth.anonymous = Some(false);
     backend.serves(&mut config);
     config.hooks.connect.upstream = "api".to_owned();
-    start(config).await
+    Box::pin(start(config)).await
 }
 
 fn van(lifetime_ms: u64) -> Reply {
@@ -40,7 +40,7 @@ async fn a_token_brings_its_device_labels_and_topics() {
         _ => Reply::Json(json!({"allow": false, "reason": "who is this?"})),
     });
     let backend = backend.await;
-    let gateway = gateway_of(&backend).await;
+    let gateway = Box::pin(gateway_of(&backend)).await;
     let mut van = connect(&gateway, "", "good").await;
     let welcome = van.welcome().await;
     assert_ne!(welcome.connection_id, 0);
@@ -92,7 +92,7 @@ async fn credentials_end_when_the_answer_says_and_refresh_asks_again() {
             _ => Reply::Json(json!({"allow": false})),
         });
     let backend = backend.await;
-    let gateway = gateway_of(&backend).await;
+    let gateway = Box::pin(gateway_of(&backend)).await;
     let mut van = connect(&gateway, "", "long").await;
     let id = van.welcome().await.connection_id;
     for (token, is_right) in [("other", false), ("bad", false), ("new", true)] {
@@ -135,7 +135,7 @@ async fn alike_questions_are_asked_once_and_answers_kept_as_they_say() {
         Reply::Held(gate.clone(), answer)
     });
     let backend = backend.await;
-    let gateway = gateway_of(&backend).await;
+    let gateway = Box::pin(gateway_of(&backend)).await;
     let mut first = connect(&gateway, "", "t").await;
     eventually(|| backend.count("connect") == 1, "the first token is asked about").await;
     let mut second = connect(&gateway, "", "t").await;

@@ -19,7 +19,7 @@ async fn gateway_of(backend: &Backend, on_failure: OnFailure) -> Gateway {
         // Long enough for an answer on a slow machine, except from a backend that is silent.
         *timeout = 40 * MOMENT;
     }
-    start(config).await
+    Box::pin(start(config)).await
 }
 
 /// The topics name the failures.
@@ -40,7 +40,7 @@ const FAILURES: [&str; 4] = ["timed_out", "status", "malformed", "too_long"];
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failure_refuses_if_the_rule_says_so() {
     let backend = Backend::start(fail).await;
-    let gateway = gateway_of(&backend, OnFailure::Refuse).await;
+    let gateway = Box::pin(gateway_of(&backend, OnFailure::Refuse)).await;
     let mut peer = Peer::settled(&gateway, "d1", &["room/1"]).await;
     for failure in FAILURES {
         let topic = format!("room/{failure}");
@@ -64,7 +64,7 @@ async fn a_failure_refuses_if_the_rule_says_so() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failure_permits_if_the_rule_says_so() {
     let backend = Backend::start(fail).await;
-    let gateway = gateway_of(&backend, OnFailure::Allow).await;
+    let gateway = Box::pin(gateway_of(&backend, OnFailure::Allow)).await;
     let mut peer = Peer::settled(&gateway, "d1", &[]).await;
     for failure in FAILURES {
         let topic = format!("room/{failure}");
