@@ -32,11 +32,11 @@ fn keys_that_need_another_one() {
             r#""connections_max": 4, "connections_min": 5"#,
             "connections_min = 5: allowed is at most connections_max (4)",
         ),
-        (r#""connections_max": 0"#, "connections_max = 0: allowed is 1 to 65536 connections"),
-        (r#""tries_max": 11"#, "tries_max = 11: allowed is 1 to 10 tries"),
-        (r#""retry_percent_max": 101"#, "retry_percent_max = 101: allowed is 0 to 100 percent"),
+        (r#""connections_max": 0"#, "connections_max = 0: allowed is 1 to 65536"),
+        (r#""tries_max": 11"#, "tries_max = 11: allowed is 1 to 10"),
+        (r#""retry_percent_max": 101"#, "retry_percent_max = 101: allowed is 0 to 100"),
         (r#""ejection_failures": 0, "waiting_max": 0"#, ""),
-        (r#""endpoints_max": 0"#, "endpoints_max = 0: allowed is 1 to 1024 endpoints"),
+        (r#""endpoints_max": 0"#, "endpoints_max = 0: allowed is 1 to 1024"),
     ] {
         let expected = match expected {
             "" => String::new(),
