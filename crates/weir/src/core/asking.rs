@@ -53,6 +53,16 @@ impl Handle {
         if !self.shared().questions.asks_acts() || self.on_publish.is_some() {
             return self.publish_as(caller, sender, publication);
         }
+        // Only what asks pays for the larger future.
+        Box::pin(self.ask_then_publish(caller, sender, publication)).await
+    }
+
+    async fn ask_then_publish(
+        &self,
+        caller: &Caller<'_>,
+        sender: Option<Sender<'_>>,
+        publication: &Publication<'_>,
+    ) -> Result<Option<Publishing>, NotPublished> {
         // Before the question, which costs a backend more than us.
         self.note(self.shared().check_sender(sender))?;
         match self.ask_publish(caller, publication) {

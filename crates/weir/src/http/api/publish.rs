@@ -65,7 +65,7 @@ impl PublishOne for Device<'_> {
         place: MessagePlace<'_>,
     ) -> Result<Option<Publishing>, Problem> {
         let publishing = self.handle.publish_asking(&self.caller, self.sender, publication);
-        Box::pin(publishing).await.map_err(|error| refused(error, publication.target, place))
+        publishing.await.map_err(|error| refused(error, publication.target, place))
     }
 }
 
