@@ -28,6 +28,10 @@ crate::config_table! {
         /// Bytes of answers that are kept for the time that they name themselves. The oldest are
         /// removed first. 0: none is kept.
         cache_bytes_max: usize = 16 << 20, range(0..=1 << 30), unit("bytes"), reload();
+        /// The file in which notices wait for their receivers. It is used only if there is one.
+        /// Empty: `notices.db` in `$STATE_DIRECTORY`, `$XDG_STATE_HOME/weir` or
+        /// `~/.local/state/weir`, the first that is set.
+        notices_file: PathBuf, allowed("or \"\"");
         /// The question of who has a token.
         connect: ConnectHookConfig;
         /// The question of whether a connection may go on.
@@ -36,10 +40,6 @@ crate::config_table! {
         subscribe: SubscribeHookConfig;
         /// The question of whether a device may publish a message.
         publish: PublishHookConfig;
-        /// The file in which notices wait for their receivers. It is used only if there is one.
-        /// Empty: `notices.db` in `$STATE_DIRECTORY`, `$XDG_STATE_HOME/weir` or
-        /// `~/.local/state/weir`, the first that is set.
-        notices_file: PathBuf, allowed("or \"\"");
         /// Services that are told what happens. Only the file can set them.
         receivers: Vec<ReceiverConfig>, range(0..=RECEIVERS_MAX), unit("receivers"),
             reason(": each has its own queue"), reload();
