@@ -288,7 +288,11 @@ impl Core {
         let sent = sent && !is_unsent && !was_refused;
         let upstream = self.name.to_string();
         let error = SendError::Broken { upstream, error, sent };
-        let kind = if is_unsent && is_reused { FailureKind::Stale } else { FailureKind::Endpoint };
+        let kind = if is_reused && (is_unsent || !sent && !was_refused) {
+            FailureKind::Stale
+        } else {
+            FailureKind::Endpoint
+        };
         let is_endpoints_fault = !was_refused && (sent || !is_reused);
         Failure { is_endpoints_fault, ..Failure::of(error, kind, target) }
     }

@@ -1,8 +1,9 @@
 //! Bodies of requests, kept for as many tries as they permit.
 
+use std::collections::VecDeque;
 use std::error::Error;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
@@ -14,7 +15,7 @@ use http_body_util::combinators::UnsyncBoxBody;
 pub enum Outgoing {
     /// All of it: another try can send it again. Empty: no body.
     Whole(Bytes),
-    /// It comes while it is sent. A try that has taken a piece of it is the last.
+    /// It comes while it is sent. A try that has sent a piece of it is the last.
     Streamed(Streamed),
 }
 
@@ -28,15 +29,35 @@ pub(crate) enum Kept {
 
 /// A streamed body: with a try, or waiting for one.
 pub(crate) struct Upload {
-    /// `None`: a try has it, or has taken a piece of it.
-    untouched: Mutex<Option<Streamed>>,
+    /// `None`: a try has it, or has sent a piece of it.
+    untouched: Mutex<Option<Rest>>,
     has_ended: AtomicBool,
+}
+
+/// The pieces that a failed try has taken and not sent, then what has not come yet.
+pub(crate) struct Rest {
+    unsent: VecDeque<Bytes>,
+    body: Streamed,
+    /// There is nothing behind the unsent pieces.
+    is_at_end: bool,
+}
+
+/// The pieces that a try has taken. The connection's buffer holds them too until it has written a
+/// byte of the request, and only so long they are kept here.
+#[derive(Default)]
+pub(crate) struct Taken {
+    pieces: VecDeque<Bytes>,
+    /// A piece may have been sent, or cannot be sent again.
+    is_lost: bool,
+    /// The bytes that the connection has written, now and before the request. `None`: they are not
+    /// known.
+    written: Option<(Arc<AtomicU64>, u64)>,
 }
 
 /// The body of one try.
 pub(crate) enum TryBody {
     Whole(Bytes),
-    Streamed { body: Option<Streamed>, is_touched: bool, upload: Arc<Upload> },
+    Streamed { body: Option<Rest>, taken: Taken, upload: Arc<Upload> },
 }
 
 impl Kept {
@@ -44,7 +65,11 @@ impl Kept {
         match body {
             Outgoing::Whole(bytes) => Kept::Whole(bytes),
             Outgoing::Streamed(body) => Kept::Streamed(Arc::new(Upload {
-                untouched: Mutex::new(Some(body)),
+                untouched: Mutex::new(Some(Rest {
+                    unsent: VecDeque::new(),
+                    body,
+                    is_at_end: false,
+                })),
                 has_ended: AtomicBool::new(false),
             })),
         }
@@ -65,7 +90,7 @@ impl Kept {
             Kept::Streamed(upload) => {
                 upload.has_ended.store(false, Ordering::Relaxed);
                 let body = upload.lock().take();
-                TryBody::Streamed { body, is_touched: false, upload: Arc::clone(upload) }
+                TryBody::Streamed { body, taken: Taken::default(), upload: Arc::clone(upload) }
             }
         }
     }
@@ -77,12 +102,85 @@ impl Upload {
         self.has_ended.load(Ordering::Relaxed)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Streamed>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Rest>> {
         self.untouched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
+impl Rest {
+    fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Box<dyn Error + Send + Sync>>>> {
+        if let Some(piece) = self.unsent.pop_front() {
+            return Poll::Ready(Some(Ok(Frame::data(piece))));
+        }
+        if self.is_at_end {
+            return Poll::Ready(None);
+        }
+        let frame = Pin::new(&mut self.body).poll_frame(cx);
+        self.is_at_end = matches!(frame, Poll::Ready(None));
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.unsent.is_empty() && (self.is_at_end || self.body.is_end_stream())
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let unsent = self.unsent.iter().map(|piece| piece.len() as u64).sum::<u64>();
+        let body = if self.is_at_end { SizeHint::with_exact(0) } else { self.body.size_hint() };
+        let mut all = SizeHint::new();
+        all.set_lower(body.lower().saturating_add(unsent));
+        if let Some(upper) = body.upper().and_then(|upper| upper.checked_add(unsent)) {
+            all.set_upper(upper);
+        }
+        all
+    }
+}
+
+impl Taken {
+    /// Keeps a piece that the connection takes, as long as nothing of the request has been sent.
+    fn note<E>(&mut self, frame: &Option<Result<Frame<Bytes>, E>>) {
+        self.is_lost |= self.may_be_sent();
+        match frame {
+            Some(Ok(frame)) if !self.is_lost => match frame.data_ref() {
+                Some(piece) => self.pieces.push_back(piece.clone()),
+                // Trailers are not kept.
+                None => self.is_lost = true,
+            },
+            None => {}
+            Some(Ok(_) | Err(_)) => self.is_lost = true,
+        }
+        if self.is_lost {
+            self.pieces.clear();
+        }
+    }
+
+    fn may_be_sent(&self) -> bool {
+        self.written.as_ref().is_none_or(|(now, before)| now.load(Ordering::Relaxed) != *before)
+    }
+
+    /// What another try can send, if this one has sent nothing.
+    fn give_back(&mut self, mut rest: Rest) -> Option<Rest> {
+        if self.is_lost || !self.pieces.is_empty() && self.may_be_sent() {
+            return None;
+        }
+        while let Some(piece) = self.pieces.pop_back() {
+            rest.unsent.push_front(piece);
+        }
+        Some(rest)
+    }
+}
+
 impl TryBody {
+    /// Keeps the pieces that it gives, until the connection has written more bytes than now.
+    pub(crate) fn keep_until(&mut self, written: &Arc<AtomicU64>) {
+        if let TryBody::Streamed { taken, .. } = self {
+            taken.written = Some((Arc::clone(written), written.load(Ordering::Relaxed)));
+        }
+    }
+
     /// The state of a body that comes while it is sent.
     pub(crate) fn upload(&self) -> Option<Arc<Upload>> {
         match self {
@@ -96,9 +194,9 @@ impl Drop for TryBody {
     fn drop(&mut self) {
         match self {
             TryBody::Whole(_) => {}
-            TryBody::Streamed { body, is_touched, upload } => {
-                if !*is_touched {
-                    *upload.lock() = body.take();
+            TryBody::Streamed { body, taken, upload } => {
+                if let Some(rest) = body.take() {
+                    *upload.lock() = taken.give_back(rest);
                 }
                 upload.has_ended.store(true, Ordering::Relaxed);
             }
@@ -118,9 +216,11 @@ impl Body for TryBody {
             TryBody::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
             TryBody::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
             TryBody::Streamed { body: None, .. } => Poll::Ready(None),
-            TryBody::Streamed { body: Some(body), is_touched, .. } => {
-                let frame = Pin::new(body).poll_frame(cx);
-                *is_touched |= frame.is_ready();
+            TryBody::Streamed { body: Some(rest), taken, .. } => {
+                let frame = rest.poll_frame(cx);
+                if let Poll::Ready(frame) = &frame {
+                    taken.note(frame);
+                }
                 frame
             }
         }
@@ -129,7 +229,7 @@ impl Body for TryBody {
     fn is_end_stream(&self) -> bool {
         match self {
             TryBody::Whole(bytes) => bytes.is_empty(),
-            TryBody::Streamed { body, .. } => body.as_ref().is_none_or(Body::is_end_stream),
+            TryBody::Streamed { body, .. } => body.as_ref().is_none_or(Rest::is_end_stream),
         }
     }
 
@@ -137,8 +237,76 @@ impl Body for TryBody {
         match self {
             TryBody::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
             TryBody::Streamed { body, .. } => {
-                body.as_ref().map_or(SizeHint::with_exact(0), Body::size_hint)
+                body.as_ref().map_or(SizeHint::with_exact(0), Rest::size_hint)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::task::Waker;
+
+    use http_body_util::{BodyExt as _, Full};
+
+    use super::*;
+
+    fn streamed(text: &'static str) -> Kept {
+        let body = Full::new(Bytes::from_static(text.as_bytes()));
+        Kept::new(Outgoing::Streamed(
+            body.map_err(|never: Infallible| match never {}).boxed_unsync(),
+        ))
+    }
+
+    /// Takes all pieces of a try.
+    fn take(body: &mut TryBody) -> String {
+        let mut text = String::new();
+        let mut cx = Context::from_waker(Waker::noop());
+        while let Poll::Ready(Some(frame)) = Pin::new(&mut *body).poll_frame(&mut cx) {
+            text += std::str::from_utf8(frame.unwrap().data_ref().unwrap()).unwrap();
+        }
+        text
+    }
+
+    #[test]
+    fn pieces_that_a_try_has_taken_and_not_sent_go_to_the_next_one() {
+        let (kept, written) = (streamed("piece"), Arc::new(AtomicU64::new(7)));
+        for _ in 0..3 {
+            let mut body = kept.lend();
+            body.keep_until(&written);
+            assert!(!kept.is_untouched() && !body.is_end_stream());
+            assert_eq!(body.size_hint().exact(), Some(5));
+            assert_eq!(take(&mut body), "piece");
+            assert_eq!((body.is_end_stream(), body.size_hint().exact()), (true, Some(0)));
+            drop(body);
+            assert!(kept.is_untouched());
+        }
+    }
+
+    #[test]
+    fn pieces_that_may_have_been_sent_are_gone() {
+        let written = Arc::new(AtomicU64::new(7));
+        // It was written after the piece was taken, before, or nobody knows.
+        for (before, after, is_known) in [(7, 8, true), (8, 8, true), (7, 7, false)] {
+            written.store(7, Ordering::Relaxed);
+            let kept = streamed("piece");
+            let mut body = kept.lend();
+            if is_known {
+                body.keep_until(&written);
+            }
+            written.store(before, Ordering::Relaxed);
+            assert_eq!(take(&mut body), "piece");
+            written.store(after, Ordering::Relaxed);
+            drop(body);
+            assert!(!kept.is_untouched(), "{before} {after} {is_known}");
+        }
+        // Of a body whose pieces nobody has taken, only the head was sent.
+        let kept = streamed("piece");
+        let mut body = kept.lend();
+        body.keep_until(&written);
+        written.store(9, Ordering::Relaxed);
+        drop(body);
+        assert!(kept.is_untouched());
     }
 }

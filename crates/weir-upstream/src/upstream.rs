@@ -197,7 +197,11 @@ impl Inner {
                     earlier.keep_answer(answer);
                     tried.push(target);
                 }
-                Err(failure) if failure.kind == FailureKind::Stale && stale < STALE_MAX => {
+                Err(failure)
+                    if failure.kind == FailureKind::Stale
+                        && stale < STALE_MAX
+                        && template.body.is_untouched() =>
+                {
                     stale += 1;
                     continue;
                 }

@@ -63,9 +63,10 @@ impl Http1 {
     /// cancels it.
     pub(crate) async fn exchange(
         &mut self,
-        request: Request<TryBody>,
+        mut request: Request<TryBody>,
         may_upgrade: bool,
     ) -> Result<Response<Incoming>, TrySendError<Request<TryBody>>> {
+        request.body_mut().keep_until(&self.place.written);
         let upload = request.body().upload();
         if may_upgrade {
             self.hand_to_task();

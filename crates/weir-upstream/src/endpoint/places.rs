@@ -24,7 +24,7 @@ pub(crate) struct Places {
 pub(crate) struct Place {
     places: Arc<Places>,
     /// Bytes that the stream has taken.
-    pub(crate) written: AtomicU64,
+    pub(crate) written: Arc<AtomicU64>,
 }
 
 /// A request in the queue.
@@ -102,7 +102,7 @@ impl Places {
             (open < self.max).then_some(open + 1)
         });
         let places = Arc::clone(self);
-        taken.ok().map(|_| Arc::new(Place { places, written: AtomicU64::new(0) }))
+        taken.ok().map(|_| Arc::new(Place { places, written: Arc::default() }))
     }
 
     pub(crate) fn queue(&self) -> &Queue {
