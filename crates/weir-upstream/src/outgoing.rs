@@ -19,6 +19,7 @@ pub enum Outgoing {
     Streamed(Streamed),
 }
 
+type NextFrame = Result<Frame<Bytes>, Box<dyn Error + Send + Sync>>;
 type Streamed = UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>>;
 
 /// The body of a request, kept for as many tries as it permits.
@@ -57,7 +58,15 @@ pub(crate) struct Taken {
 /// The body of one try.
 pub(crate) enum TryBody {
     Whole(Bytes),
-    Streamed { body: Option<Rest>, taken: Taken, upload: Arc<Upload> },
+    Streamed(Box<TryUpload>),
+}
+
+/// A streamed body that a try has. On the heap, so that requests without one stay small.
+pub(crate) struct TryUpload {
+    /// `None`: an earlier try has sent a piece of it.
+    rest: Option<Rest>,
+    taken: Taken,
+    upload: Arc<Upload>,
 }
 
 impl Kept {
@@ -89,8 +98,8 @@ impl Kept {
             Kept::Whole(bytes) => TryBody::Whole(bytes.clone()),
             Kept::Streamed(upload) => {
                 upload.has_ended.store(false, Ordering::Relaxed);
-                let body = upload.lock().take();
-                TryBody::Streamed { body, taken: Taken::default(), upload: Arc::clone(upload) }
+                let (rest, taken) = (upload.lock().take(), Taken::default());
+                TryBody::Streamed(Box::new(TryUpload { rest, taken, upload: Arc::clone(upload) }))
             }
         }
     }
@@ -108,10 +117,7 @@ impl Upload {
 }
 
 impl Rest {
-    fn poll_frame(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Box<dyn Error + Send + Sync>>>> {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<NextFrame>> {
         if let Some(piece) = self.unsent.pop_front() {
             return Poll::Ready(Some(Ok(Frame::data(piece))));
         }
@@ -141,7 +147,7 @@ impl Rest {
 
 impl Taken {
     /// Keeps a piece that the connection takes, as long as nothing of the request has been sent.
-    fn note<E>(&mut self, frame: &Option<Result<Frame<Bytes>, E>>) {
+    fn note(&mut self, frame: &Option<NextFrame>) {
         self.is_lost |= self.may_be_sent();
         match frame {
             Some(Ok(frame)) if !self.is_lost => match frame.data_ref() {
@@ -176,8 +182,8 @@ impl Taken {
 impl TryBody {
     /// Keeps the pieces that it gives, until the connection has written more bytes than now.
     pub(crate) fn keep_until(&mut self, written: &Arc<AtomicU64>) {
-        if let TryBody::Streamed { taken, .. } = self {
-            taken.written = Some((Arc::clone(written), written.load(Ordering::Relaxed)));
+        if let TryBody::Streamed(streamed) = self {
+            streamed.taken.written = Some((Arc::clone(written), written.load(Ordering::Relaxed)));
         }
     }
 
@@ -185,22 +191,17 @@ impl TryBody {
     pub(crate) fn upload(&self) -> Option<Arc<Upload>> {
         match self {
             TryBody::Whole(_) => None,
-            TryBody::Streamed { upload, .. } => Some(Arc::clone(upload)),
+            TryBody::Streamed(streamed) => Some(Arc::clone(&streamed.upload)),
         }
     }
 }
 
-impl Drop for TryBody {
+impl Drop for TryUpload {
     fn drop(&mut self) {
-        match self {
-            TryBody::Whole(_) => {}
-            TryBody::Streamed { body, taken, upload } => {
-                if let Some(rest) = body.take() {
-                    *upload.lock() = taken.give_back(rest);
-                }
-                upload.has_ended.store(true, Ordering::Relaxed);
-            }
+        if let Some(rest) = self.rest.take() {
+            *self.upload.lock() = self.taken.give_back(rest);
         }
+        self.upload.has_ended.store(true, Ordering::Relaxed);
     }
 }
 
@@ -215,8 +216,9 @@ impl Body for TryBody {
         match self.get_mut() {
             TryBody::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
             TryBody::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
-            TryBody::Streamed { body: None, .. } => Poll::Ready(None),
-            TryBody::Streamed { body: Some(rest), taken, .. } => {
+            TryBody::Streamed(streamed) => {
+                let TryUpload { rest, taken, .. } = &mut **streamed;
+                let Some(rest) = rest else { return Poll::Ready(None) };
                 let frame = rest.poll_frame(cx);
                 if let Poll::Ready(frame) = &frame {
                     taken.note(frame);
@@ -229,15 +231,15 @@ impl Body for TryBody {
     fn is_end_stream(&self) -> bool {
         match self {
             TryBody::Whole(bytes) => bytes.is_empty(),
-            TryBody::Streamed { body, .. } => body.as_ref().is_none_or(Rest::is_end_stream),
+            TryBody::Streamed(streamed) => streamed.rest.as_ref().is_none_or(Rest::is_end_stream),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             TryBody::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            TryBody::Streamed { body, .. } => {
-                body.as_ref().map_or(SizeHint::with_exact(0), Rest::size_hint)
+            TryBody::Streamed(streamed) => {
+                streamed.rest.as_ref().map_or(SizeHint::with_exact(0), Rest::size_hint)
             }
         }
     }
