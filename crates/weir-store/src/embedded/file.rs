@@ -101,6 +101,8 @@ pub(super) struct Lock {
     path: PathBuf,
     /// Whether the process before this one ended without releasing the file.
     was_broken_off: bool,
+    /// The next process shall hear that one was broken off, though this one releases the file.
+    keeps_mark: bool,
 }
 
 /// An opened file of notices. It is held until this is dropped.
@@ -114,6 +116,12 @@ impl OpenedNotices {
     /// Whether the process before this one ended without closing the file.
     pub(crate) fn was_broken_off(&self) -> bool {
         self.lock.was_broken_off
+    }
+
+    /// Has the next process hear of the one that was broken off, because this one could not make up
+    /// for it.
+    pub(crate) fn keep_mark(&mut self) {
+        self.lock.keeps_mark = true;
     }
 }
 
@@ -244,11 +252,14 @@ fn lock(path: &Path) -> Result<Lock, OpenError> {
         writeln!(file, "{}", std::process::id())
     };
     write(&mut file).map_err(unwritable)?;
-    Ok(Lock { file, path: name, was_broken_off: !holder.is_empty() })
+    Ok(Lock { file, path: name, was_broken_off: !holder.is_empty(), keeps_mark: false })
 }
 
 impl Drop for Lock {
     fn drop(&mut self) {
+        if self.keeps_mark {
+            return;
+        }
         // If this fails, the next process assumes that this one was broken off, and says so.
         let _ = self.file.set_len(0);
     }

@@ -159,7 +159,7 @@ impl Notices {
     /// # Cost
     /// Blocks. After a crash it reads the log, of at most 64 MB.
     pub fn open(path: PathBuf, source: impl NoticeSource + 'static) -> Result<Notices, OpenError> {
-        let opened = crate::embedded::open_notices(&path, tables::SCHEMA)?;
+        let mut opened = crate::embedded::open_notices(&path, tables::SCHEMA)?;
         let was_broken_off = opened.was_broken_off();
         let failed = |error: rusqlite::Error| OpenError::Failed {
             path: path.clone(),
@@ -171,7 +171,11 @@ impl Notices {
         let run = move || {
             // However the thread ends, nobody waits for it afterwards.
             let _closed = shared.close_at_end();
-            Writer::new(&opened, tables, Box::new(source), &shared).run();
+            let mut writer = Writer::new(&opened, tables, Box::new(source), &shared);
+            writer.run();
+            if writer.owes_recovery() {
+                opened.keep_mark();
+            }
         };
         let thread = std::thread::Builder::new().name("store-notices".to_owned()).spawn(run);
         let thread = Mutex::new(Some(thread.map_err(OpenError::Thread)?));

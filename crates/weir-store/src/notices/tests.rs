@@ -218,6 +218,11 @@ async fn the_next_process_tells_what_a_crash_has_ended() {
         let (from, to) = (fixture.directory.path().join(&name), copy.directory.path().join(name));
         std::fs::copy(from, to).unwrap();
     }
+    // A process that ends before it has told them leaves that to the next one.
+    let (ended, _) = copy.open(vec![queue("a")]).await;
+    assert!(ended.was_broken_off());
+    ended.close();
+    drop(ended);
     let (left, made) = copy.open(vec![queue("a"), queue("new")]).await;
     assert!(left.was_broken_off());
     assert_eq!(left.recover().await.unwrap(), 2);

@@ -71,6 +71,11 @@ impl<'a> Writer<'a> {
         }
     }
 
+    /// Whether an earlier process was broken off and nobody was told so.
+    pub(super) fn owes_recovery(&self) -> bool {
+        self.was_broken_off
+    }
+
     /// Writes notices, and what is missing among them, in one transaction.
     fn write(&mut self, work: &Waiting) -> Result<(), Error> {
         self.transact(|tables, conn, source| {
@@ -122,13 +127,14 @@ impl<'a> Writer<'a> {
 
     /// Tells the ends that an earlier process could not tell.
     fn recover(&mut self) -> Result<u64, Error> {
-        if std::mem::take(&mut self.was_broken_off) {
+        if self.was_broken_off {
             self.transact(|tables, conn, source| {
                 let (now, body) = (source.now(), source.lost(Loss::Crash));
                 let old = tables.queues().filter(|(_, queue)| !queue.is_new());
                 let old: Vec<_> = old.map(|(id, _)| *id).collect();
                 old.into_iter().try_for_each(|id| tables.append_to(conn, id, now, &body))
             })?;
+            self.was_broken_off = false;
         }
         let mut count = 0;
         loop {
