@@ -14,8 +14,8 @@ use hyper::client::conn::http2::SendRequest;
 use tokio::time::{Instant, timeout_at};
 
 use crate::balance::Balance;
-use crate::dial::{DialError, DialStatus, Dialer};
-use crate::endpoint::{ByteStream, Flight, Http1, Place, Rules, Stream, Taken, Target};
+use crate::dial::{ByteStream, DialError, DialStatus, Dialer};
+use crate::endpoint::{Flight, Http1, Place, Rules, Stream, Taken, Target};
 use crate::error::SendError;
 use crate::head::{Template, Try};
 use crate::incoming::{Incoming, Lease};
@@ -367,10 +367,7 @@ impl Source {
 
 impl Connect for Dialer {
     fn connect<'a>(&'a self, endpoint: &'a Endpoint) -> Connecting<'a> {
-        Box::pin(async {
-            let stream = Dialer::connect(self, endpoint).await?;
-            Ok(Box::new(stream) as Box<dyn ByteStream>)
-        })
+        Box::pin(Dialer::connect(self, endpoint))
     }
 
     fn scheme(&self) -> Scheme {

@@ -17,14 +17,14 @@ use tokio::time::{Instant, timeout_at};
 
 use self::figures::Figures;
 use self::proxy::Proxy;
-use self::stream::Socket;
 use self::tls::Tls;
 use crate::names::Endpoint;
 use crate::settings::{Settings, SettingsError};
 
 pub use error::{DialError, DialStep};
 pub use figures::DialStatus;
-pub(crate) use stream::Stream;
+pub(crate) use stream::ByteStream;
+use stream::Stream;
 
 /// Connects endpoints.
 pub(crate) struct Dialer {
@@ -51,7 +51,10 @@ impl Dialer {
     }
 
     /// Connects, with proxy and handshake, within `connect_timeout`.
-    pub(crate) async fn connect(&self, endpoint: &Endpoint) -> Result<Stream, DialError> {
+    pub(crate) async fn connect(
+        &self,
+        endpoint: &Endpoint,
+    ) -> Result<Box<dyn ByteStream>, DialError> {
         let deadline = Instant::now() + self.connect_timeout;
         let stream = Box::pin(self.connect_until(endpoint, deadline)).await;
         self.figures.count(stream.as_ref().err().map(DialError::step));
@@ -77,25 +80,25 @@ impl Dialer {
             }
             (Endpoint::Tcp { addr, .. }, None) => {
                 let connect = async { connect_tcp(*addr).await.map_err(DialError::Connect) };
-                Socket::Tcp(within(DialStep::Connect, deadline, connect).await?)
+                Box::new(within(DialStep::Connect, deadline, connect).await?)
             }
             (Endpoint::Named { name, .. }, None) => {
                 return Err(DialError::Dns(format!("nobody looks {name} up")));
             }
         };
         match &self.tls {
-            None => Ok(Stream::Plain(socket)),
+            None => Ok(socket),
             Some(tls) => within(DialStep::Tls, deadline, tls.handshake(socket, endpoint)).await,
         }
     }
 }
 
-async fn connect_unix(path: &Path) -> Result<Socket, DialError> {
+async fn connect_unix(path: &Path) -> Result<Stream, DialError> {
     let stream = UnixStream::connect(path).await;
     let named = |error: io::Error| {
         io::Error::new(error.kind(), format!("unix:{}: {error}", path.display()))
     };
-    Ok(Socket::Unix(stream.map_err(|error| DialError::Connect(named(error)))?))
+    Ok(Box::new(stream.map_err(|error| DialError::Connect(named(error)))?))
 }
 
 /// The error names the address.

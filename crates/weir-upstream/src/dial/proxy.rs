@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use tower_service::Service;
 
 use super::error::{DialError, DialStep};
-use super::stream::Socket;
+use super::stream::{Stream, through_proxy};
 use super::{connect_tcp, within};
 use crate::names::{Endpoint, Names};
 use crate::settings::{ProxyKind, ProxySettings, Secret, Settings, SettingsError, WORD_BYTES_MAX};
@@ -64,7 +64,7 @@ impl Proxy {
         &self,
         endpoint: &Endpoint,
         deadline: Instant,
-    ) -> Result<Socket, DialError> {
+    ) -> Result<Stream, DialError> {
         let stream = self.reach(deadline).await?;
         within(DialStep::Proxy, deadline, self.ask(stream, endpoint)).await
     }
@@ -88,7 +88,7 @@ impl Proxy {
     }
 
     /// Has the proxy connect to the endpoint.
-    async fn ask(&self, stream: TcpStream, endpoint: &Endpoint) -> Result<Socket, DialError> {
+    async fn ask(&self, stream: TcpStream, endpoint: &Endpoint) -> Result<Stream, DialError> {
         let target = endpoint.authority();
         let target = Uri::try_from(&target)
             .map_err(|_| self.error(format!("it cannot be asked for {target}")))?;
@@ -116,7 +116,7 @@ impl Proxy {
             }
         };
         match asked {
-            Ok(io) => Ok(io.into_inner().into_socket()),
+            Ok(io) => Ok(io.into_inner().into_stream()),
             Err(text) => {
                 let heard = heard.lock().unwrap_or_else(PoisonError::into_inner).clone();
                 Err(self.error(self.problem(&heard, &text)))
@@ -215,8 +215,8 @@ impl Careful {
         Careful { stream, early: BytesMut::new(), heard: Arc::default() }
     }
 
-    fn into_socket(self) -> Socket {
-        Socket::through_proxy(self.stream, self.early.freeze())
+    fn into_stream(self) -> Stream {
+        through_proxy(self.stream, self.early.freeze())
     }
 }
 

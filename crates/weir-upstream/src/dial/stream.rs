@@ -6,76 +6,50 @@ use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpStream, UnixStream};
-use tokio_rustls::client::TlsStream;
+use tokio::net::TcpStream;
+
+/// What a connection is made of.
+pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> ByteStream for T {}
 
 /// A connected stream, ready for HTTP.
-pub(crate) enum Stream {
-    Plain(Socket),
-    Tls(Box<TlsStream<Socket>>),
-}
+pub(super) type Stream = Box<dyn ByteStream>;
 
-/// A connected socket.
-pub(crate) enum Socket {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-    /// Bytes of the service that came along with the proxy's answer.
-    Early(TcpStream, Bytes),
-}
+/// A stream through a proxy, with bytes of the service that came along with the proxy's answer.
+struct Early(TcpStream, Bytes);
 
-impl Socket {
-    pub(super) fn through_proxy(stream: TcpStream, early: Bytes) -> Socket {
-        match early.is_empty() {
-            true => Socket::Tcp(stream),
-            false => Socket::Early(stream, early),
-        }
+/// A stream through a proxy that has sent these bytes behind its answer.
+pub(super) fn through_proxy(stream: TcpStream, early: Bytes) -> Stream {
+    match early.is_empty() {
+        true => Box::new(stream),
+        false => Box::new(Early(stream, early)),
     }
 }
 
-macro_rules! each {
-    ($this:expr, $stream:ident => $call:expr) => {
-        match $this.get_mut() {
-            Stream::Plain(Socket::Tcp($stream) | Socket::Early($stream, _)) => $call,
-            Stream::Plain(Socket::Unix($stream)) => $call,
-            Stream::Tls($stream) => $call,
-        }
-    };
-}
-
-macro_rules! each_socket {
-    ($this:expr, $stream:ident => $call:expr) => {
-        match $this.get_mut() {
-            Socket::Tcp($stream) | Socket::Early($stream, _) => $call,
-            Socket::Unix($stream) => $call,
-        }
-    };
-}
-
-impl AsyncRead for Socket {
+impl AsyncRead for Early {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Socket::Early(_, early) if early.has_remaining() => {
-                let count = early.len().min(buf.remaining());
-                buf.put_slice(&early.split_to(count));
-                Poll::Ready(Ok(()))
-            }
-            Socket::Tcp(stream) | Socket::Early(stream, _) => Pin::new(stream).poll_read(cx, buf),
-            Socket::Unix(stream) => Pin::new(stream).poll_read(cx, buf),
+        let Early(stream, early) = self.get_mut();
+        if early.has_remaining() {
+            let count = early.len().min(buf.remaining());
+            buf.put_slice(&early.split_to(count));
+            return Poll::Ready(Ok(()));
         }
+        Pin::new(stream).poll_read(cx, buf)
     }
 }
 
-impl AsyncWrite for Socket {
+impl AsyncWrite for Early {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        each_socket!(self, stream => Pin::new(stream).poll_write(cx, buf))
+        Pin::new(&mut self.get_mut().0).poll_write(cx, buf)
     }
 
     fn poll_write_vectored(
@@ -83,61 +57,18 @@ impl AsyncWrite for Socket {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        each_socket!(self, stream => Pin::new(stream).poll_write_vectored(cx, bufs))
+        Pin::new(&mut self.get_mut().0).poll_write_vectored(cx, bufs)
     }
 
     fn is_write_vectored(&self) -> bool {
-        true
+        self.0.is_write_vectored()
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        each_socket!(self, stream => Pin::new(stream).poll_flush(cx))
+        Pin::new(&mut self.get_mut().0).poll_flush(cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        each_socket!(self, stream => Pin::new(stream).poll_shutdown(cx))
-    }
-}
-
-impl AsyncRead for Stream {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Stream::Plain(socket) => Pin::new(socket).poll_read(cx, buf),
-            Stream::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
-        }
-    }
-}
-
-impl AsyncWrite for Stream {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        each!(self, stream => Pin::new(stream).poll_write(cx, buf))
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        each!(self, stream => Pin::new(stream).poll_write_vectored(cx, bufs))
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        each!(self, stream => Pin::new(stream).poll_flush(cx))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        each!(self, stream => Pin::new(stream).poll_shutdown(cx))
+        Pin::new(&mut self.get_mut().0).poll_shutdown(cx)
     }
 }

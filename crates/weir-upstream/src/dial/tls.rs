@@ -14,7 +14,7 @@ use tokio_rustls::TlsConnector;
 use tracing::{info, warn};
 
 use super::error::DialError;
-use super::stream::{Socket, Stream};
+use super::stream::Stream;
 use crate::names::Endpoint;
 use crate::settings::{Protocol, Settings, SettingsError, TlsSettings};
 
@@ -63,7 +63,7 @@ impl Tls {
 
     pub(super) async fn handshake(
         &self,
-        socket: Socket,
+        socket: Stream,
         endpoint: &Endpoint,
     ) -> Result<Stream, DialError> {
         let name = self.name.clone().unwrap_or_else(|| endpoint.host());
@@ -78,7 +78,7 @@ impl Tls {
             Protocol::Http2 if alpn != Some(H2) => {
                 Err(error("the service does not choose HTTP/2 (ALPN h2)".to_owned()))
             }
-            Protocol::Http1 | Protocol::Http2 => Ok(Stream::Tls(Box::new(stream))),
+            Protocol::Http1 | Protocol::Http2 => Ok(Box::new(stream)),
         }
     }
 

@@ -22,7 +22,8 @@ use tokio::time::Instant;
 use tracing::debug;
 
 use super::places::Place;
-use super::wire::{ByteStream, Wire};
+use super::wire::Wire;
+use crate::dial::ByteStream;
 use crate::outgoing::TryBody;
 
 /// An open connection.

@@ -14,8 +14,8 @@ use tokio::time::Instant;
 use tracing::debug;
 
 use super::places::Place;
-use super::wire::{ByteStream, Wire};
-use crate::dial::DialError;
+use super::wire::Wire;
+use crate::dial::{ByteStream, DialError};
 use crate::outgoing::TryBody;
 
 /// A connection that is open, or that one of its requests opens while the others wait.

@@ -26,7 +26,6 @@ pub(crate) use health::Standing;
 pub(crate) use http1::Http1;
 pub(crate) use http2::Http2;
 pub(crate) use places::{Place, Queue};
-pub(crate) use wire::ByteStream;
 
 /// An endpoint as the balancer and the pool know it.
 pub(crate) struct Target {

@@ -9,11 +9,7 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::places::Place;
-
-/// What a connection is made of.
-pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Unpin + Send {}
-
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> ByteStream for T {}
+use crate::dial::ByteStream;
 
 /// A stream with its place. After an upgrade it is all that is left of the connection.
 pub(crate) struct Wire {

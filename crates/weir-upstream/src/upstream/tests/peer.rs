@@ -12,8 +12,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use crate::attempt::{Connect, Connecting, Source};
-use crate::dial::{DialError, DialStatus};
-use crate::endpoint::ByteStream;
+use crate::dial::{ByteStream, DialError, DialStatus};
 use crate::names::Endpoint;
 use crate::settings::Settings;
 use crate::upstream::Upstream;
