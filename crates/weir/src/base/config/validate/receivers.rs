@@ -6,27 +6,18 @@ use super::auth::quoted;
 use super::classes::is_pattern;
 use super::error;
 use super::hooks::check_path;
+use super::upstreams::check_name;
 use crate::base::config::keys::ConfigError;
 use crate::base::config::{
     Config, HOOK_SECRET_BYTES_MAX, HOOK_SECRET_BYTES_MIN, NoticeEvent, ReceiverConfig, Scope,
-    UPSTREAM_NAME_CHARS_MAX,
 };
 
 impl Config {
     pub(super) fn check_receivers(&self) -> Result<(), ConfigError> {
         let mut names = HashMap::new();
         for (index, receiver) in self.hooks.receivers.iter().enumerate() {
-            let (path, name) = (format!("hooks.receivers[{index}]"), &receiver.name);
-            let is_char = |char: char| char.is_ascii_alphanumeric() || char == '-' || char == '_';
-            if name.is_empty() || name.len() > UPSTREAM_NAME_CHARS_MAX || !name.chars().all(is_char)
-            {
-                let allowed = format!("1 to {UPSTREAM_NAME_CHARS_MAX} of a-z, A-Z, 0-9, - and _");
-                return Err(error(&format!("{path}.name"), quoted(name), allowed));
-            }
-            if let Some(earlier) = names.insert(name, index) {
-                let allowed = format!("a name of its own: hooks.receivers[{earlier}] has this one");
-                return Err(error(&format!("{path}.name"), quoted(name), allowed));
-            }
+            let path = format!("hooks.receivers[{index}]");
+            check_name("hooks.receivers", (index, &receiver.name), &mut names)?;
             self.check_upstream_name(&format!("{path}.upstream"), &receiver.upstream)?;
             check_path(&format!("{path}.path"), &receiver.path)?;
             self.check_events(&path, receiver)?;

@@ -11,17 +11,8 @@ impl Config {
     pub(super) fn check_upstreams(&self) -> Result<(), ConfigError> {
         let mut names = HashMap::new();
         for (index, upstream) in self.upstreams.iter().enumerate() {
-            let (path, name) = (format!("upstreams[{index}]"), &upstream.name);
-            let is_char = |char: char| char.is_ascii_alphanumeric() || char == '-' || char == '_';
-            if name.is_empty() || name.len() > UPSTREAM_NAME_CHARS_MAX || !name.chars().all(is_char)
-            {
-                let allowed = format!("1 to {UPSTREAM_NAME_CHARS_MAX} of a-z, A-Z, 0-9, - and _");
-                return Err(error(&format!("{path}.name"), quoted(name), allowed));
-            }
-            if let Some(earlier) = names.insert(name, index) {
-                let allowed = format!("a name of its own: upstreams[{earlier}] has this one");
-                return Err(error(&format!("{path}.name"), quoted(name), allowed));
-            }
+            let path = format!("upstreams[{index}]");
+            check_name("upstreams", (index, &upstream.name), &mut names)?;
             check_orphans(&path, upstream)?;
             upstream.settings().check().map_err(|wrong| ConfigError {
                 key: format!("{path}.{}", wrong.key),
@@ -45,6 +36,25 @@ impl Config {
         };
         Err(error(path, quoted(name), allowed))
     }
+}
+
+/// Checks the name of a table of `list`, which is a label of metrics. `names` has the earlier ones.
+pub(super) fn check_name<'a>(
+    list: &str,
+    (index, name): (usize, &'a str),
+    names: &mut HashMap<&'a str, usize>,
+) -> Result<(), ConfigError> {
+    let key = format!("{list}[{index}].name");
+    let is_char = |char: char| char.is_ascii_alphanumeric() || char == '-' || char == '_';
+    if name.is_empty() || name.len() > UPSTREAM_NAME_CHARS_MAX || !name.chars().all(is_char) {
+        let allowed = format!("1 to {UPSTREAM_NAME_CHARS_MAX} of a-z, A-Z, 0-9, - and _");
+        return Err(error(&key, quoted(name), allowed));
+    }
+    if let Some(earlier) = names.insert(name, index) {
+        let allowed = format!("a name of its own: {list}[{earlier}] has this one");
+        return Err(error(&key, quoted(name), allowed));
+    }
+    Ok(())
 }
 
 /// Checks that no key is set that has no effect without another one.
