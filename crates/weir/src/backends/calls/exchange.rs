@@ -106,20 +106,21 @@ impl Question<'_> {
         body.extend_from_slice(payload);
         let request = self
             .request()
+            // An upstream tells it with each try, but not of gRPC.
+            .header("weir-deadline-ms", left_ms(self.deadline))
             .header(CONTENT_TYPE, HeaderValue::from_static("application/grpc"))
             .header(TE, HeaderValue::from_static("trailers"))
             .header("grpc-timeout", format!("{}m", left_ms(self.deadline).min(GRPC_TIMEOUT_MAX)));
         request.body(Outgoing::Whole(body.freeze()))
     }
 
-    /// What both have in common: path, identity, and the time that is left.
+    /// What both have in common: path and identity.
     fn request(&self) -> http::request::Builder {
         Request::post(format!("{}{}", self.route.base, self.method))
             .header("weir-method", self.method)
             .header("weir-device", visible(self.device))
             .header("weir-connection", self.conn.to_string())
             .header("weir-call", self.id)
-            .header("weir-deadline-ms", left_ms(self.deadline))
     }
 
     async fn posted(
