@@ -472,6 +472,15 @@ pub fn program(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
+/// A program that is not ours, where `cargo xtask test` puts it below the target directory: such as
+/// `python/bin/python`, with the packages of `requirements.txt`.
+pub fn installed(path: &str) -> Result<PathBuf> {
+    let test = std::env::current_exe()?;
+    let path = test.ancestors().nth(3).context("tests lie in target/*/deps")?.join(path);
+    ensure!(path.exists(), "{} is not there: run `cargo xtask test`", path.display());
+    Ok(path)
+}
+
 /// What `weir-bench` reports of a run with these arguments; it checks every answer and message itself.
 pub fn bench_report(args: &[&str]) -> Result<Value> {
     let mut command = Command::new(program("weir-bench")?);

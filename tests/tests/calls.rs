@@ -2,12 +2,12 @@
 //! a real Redis.
 
 use std::io::{BufRead, BufReader, Lines};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
-use weir_tests::{Answer, Device, PATIENCE, Redis, Server, free_port, now, rest};
+use weir_tests::{Answer, Device, PATIENCE, Redis, Server, free_port, installed, now, rest};
 use weir_wire::v1::{self, answer, call, client_message, server_message};
 
 /// The backend in Python, and what it prints.
@@ -22,7 +22,7 @@ impl Backend {
     fn start() -> Result<Backend> {
         let (grpc, http) = (free_port()?, free_port()?);
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/calls/backend.py");
-        let mut child = Command::new(python()?)
+        let mut child = Command::new(installed("python/bin/python")?)
             .arg(script)
             .args([grpc.to_string(), http.to_string()])
             .stdin(Stdio::null())
@@ -73,15 +73,6 @@ impl Drop for Backend {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// Python with the packages of `requirements.txt`.
-fn python() -> Result<PathBuf> {
-    let test = std::env::current_exe()?;
-    let target = test.ancestors().nth(3).context("tests lie in target/*/deps")?;
-    let python = target.join("python/bin/python");
-    ensure!(python.exists(), "{} is not there: run `cargo xtask test`", python.display());
-    Ok(python)
 }
 
 /// A device that answers calls.

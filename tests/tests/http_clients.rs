@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
-use weir_tests::{Answer, Authority, Event, Events, Server};
+use weir_tests::{Answer, Authority, Event, Events, Server, installed};
 
 /// A server with a certificate of an authority, and what clients need to know.
 struct Scene {
@@ -251,7 +251,7 @@ fn python_speaks_by_websockets() -> Result<()> {
         "[auth]\nanonymous = false\n[[auth.tokens]]\ntoken = \"right\"\ndevice = \"d1\"\n\
          [http]\ncors_origins = [\"https://app.example\"]\n",
     )?;
-    let python = python()?;
+    let python = installed("python/bin/python")?;
     for is_tls in [false, true] {
         let url = scene.url(is_tls, "/v1/connect").replacen("http", "ws", 1);
         let url = if is_tls { url } else { url.replace("localhost", "127.0.0.1") };
@@ -274,7 +274,7 @@ fn python_speaks_by_websockets() -> Result<()> {
 #[test]
 fn python_reads_events_by_requests() -> Result<()> {
     let scene = Scene::new("")?;
-    let mut command = Command::new(python()?);
+    let mut command = Command::new(installed("python/bin/python")?);
     command.arg(client("events.py"));
     command.args([&scene.url(false, "/v1/sse?device=python&topic=news"), "5"]);
     let mut child = command.stdout(Stdio::piped()).spawn()?;
@@ -294,15 +294,6 @@ fn python_reads_events_by_requests() -> Result<()> {
 /// Refusals of a body that is still being sent: of its length, and of its path.
 const REFUSED: [(&str, &str); 2] = [("/v1/publish", "413"), ("/nothing", "404")];
 const LONG_BYTES: usize = 8_000_000;
-
-/// Python with the packages of `requirements.txt`.
-fn python() -> Result<PathBuf> {
-    let test = std::env::current_exe()?;
-    let target = test.ancestors().nth(3).context("tests lie in target/*/deps")?;
-    let python = target.join("python/bin/python");
-    ensure!(python.exists(), "{} is not there: run `cargo xtask test`", python.display());
-    Ok(python)
-}
 
 /// A script of `clients/http`.
 fn client(name: &str) -> PathBuf {

@@ -7,14 +7,11 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
-use weir_tests::{Answer, Device, Server};
+use weir_tests::{Answer, Device, Server, installed};
 
 /// Runs a tool that `cargo xtask test` has installed.
 fn run(tool: &str, directory: &Path, arguments: &[String]) -> Result<()> {
-    let test = std::env::current_exe()?;
-    let target = test.ancestors().nth(3).context("tests lie in target/*/deps")?;
-    let path = target.join("python/bin").join(tool);
-    ensure!(path.exists(), "{} is not there: run `cargo xtask test`", path.display());
+    let path = installed(&format!("python/bin/{tool}"))?;
     let output = Command::new(path).args(arguments).current_dir(directory).output()?;
     let said = String::from_utf8_lossy(&output.stdout);
     let complaint = String::from_utf8_lossy(&output.stderr);

@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use weir_tests::{Answer, Device, Server};
+use weir_tests::{Answer, Device, Server, installed};
 use weir_wire::v1::{Publish, client_message::Kind, publish::Payload};
 
 /// A collector; killed when dropped.
@@ -19,7 +19,7 @@ struct Collector {
 impl Collector {
     fn start() -> Result<Collector> {
         let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-        let mut command = Command::new(python()?);
+        let mut command = Command::new(installed("python/bin/python")?);
         command.arg(here.join("clients/otlp/collector.py"));
         let mut child = command.stdout(Stdio::piped()).spawn()?;
         let mut lines = BufReader::new(child.stdout.take().context("a pipe")?).lines();
@@ -37,15 +37,6 @@ impl Drop for Collector {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// Python with the packages of `requirements.txt`.
-fn python() -> Result<PathBuf> {
-    let test = std::env::current_exe()?;
-    let target = test.ancestors().nth(3).context("the test is in target/debug/deps")?;
-    let python = target.join("python/bin/python");
-    ensure!(python.exists(), "{} is missing: run cargo xtask test", python.display());
-    Ok(python)
 }
 
 fn config(port: u16, rest: &str) -> String {

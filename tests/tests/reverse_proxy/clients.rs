@@ -1,22 +1,13 @@
 //! Programs that others wrote, through the gateway: curl, gRPC, WebSockets.
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use weir_tests::Server;
+use weir_tests::{Server, installed};
 
 use crate::backend::{Backend, echo};
-
-/// Python with the packages of `requirements.txt`.
-fn python() -> Result<PathBuf> {
-    let test = std::env::current_exe()?;
-    let target = test.ancestors().nth(3).context("tests lie in target/*/deps")?;
-    let python = target.join("python/bin/python");
-    ensure!(python.exists(), "{} is not there: run `cargo xtask test`", python.display());
-    Ok(python)
-}
 
 /// A script that is both: a service that tells its port, and a client that waits for the gateway's address.
 struct Script {
@@ -28,7 +19,7 @@ struct Script {
 impl Script {
     fn start(name: &str) -> Result<(Script, String)> {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/proxy").join(name);
-        let mut command = Command::new(python()?);
+        let mut command = Command::new(installed("python/bin/python")?);
         command.arg(script).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn()?;
         let input = child.stdin.take().context("a pipe")?;

@@ -14,9 +14,9 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use weir_tests::{Authority, Gatherer, Server};
+use weir_tests::{Authority, Gatherer, Server, installed};
 
-use crate::{Exception, Results, target};
+use crate::{Exception, Results};
 
 /// Cases of this version of the suite.
 const CASES: usize = 146;
@@ -74,7 +74,7 @@ fn run(addr: SocketAddr, quiet: Duration, options: &[&str], case: Option<&str>) 
     let directory = tempfile::tempdir()?;
     let report = directory.path().join("report.xml");
     let gatherer = Gatherer::start(addr, quiet)?;
-    let output = Command::new(target("h2spec/h2spec")?)
+    let output = Command::new(installed("h2spec/h2spec")?)
         .args(case)
         .args(["--strict", "--timeout", "3", "--host", "127.0.0.1", "--port"])
         .arg(gatherer.addr.port().to_string())

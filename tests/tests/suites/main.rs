@@ -8,9 +8,8 @@ mod tls;
 mod websocket;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
 /// A case that does not pass, and the reason.
 type Exception = (&'static str, &'static str);
@@ -45,14 +44,6 @@ impl Results {
         ensure!(self.0.len() == cases, "{suite} has {} cases, expected {cases}", self.0.len());
         Ok(())
     }
-}
-
-/// Where `cargo xtask test` puts programs that are not ours.
-fn target(path: &str) -> Result<PathBuf> {
-    let test = std::env::current_exe()?;
-    let path = test.ancestors().nth(3).context("tests lie in target/*/deps")?.join(path);
-    ensure!(path.exists(), "{} is not there: run `cargo xtask test`", path.display());
-    Ok(path)
 }
 
 #[test]

@@ -8,9 +8,9 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
-use weir_tests::{Authority, Server};
+use weir_tests::{Authority, Server, installed};
 
-use crate::{Exception, Results, target};
+use crate::{Exception, Results};
 
 const CASES: usize = 426;
 
@@ -38,7 +38,7 @@ fn tls_is_as_it_is_specified() -> Result<()> {
     let certificate = authority.files("server", "localhost", true)?;
     let server = Server::start_with_https(&certificate)?;
     let https = server.https.context("it speaks HTTP over TLS")?;
-    let output = Command::new(target("python/bin/python")?)
+    let output = Command::new(installed("python/bin/python")?)
         .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/tls/conversations.py"))
         .arg(https.to_string())
         .output()?;
