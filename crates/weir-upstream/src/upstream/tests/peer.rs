@@ -26,6 +26,8 @@ pub(super) enum Act {
     After(Duration, u16),
     /// Sends the head and half of the body, and no more.
     Half,
+    /// Sends the head and half of the body, and closes.
+    Break,
     /// Never answers.
     Silent,
     /// Reads the head of the request and closes.
@@ -180,6 +182,10 @@ async fn serve_http1(peers: Peers, index: usize, mut stream: DuplexStream) {
             Act::Half => {
                 stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\ndo").await.unwrap();
                 return wait_for_end(&mut stream).await;
+            }
+            Act::Break => {
+                stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\ndo").await.unwrap();
+                return;
             }
             Act::Silent => return wait_for_end(&mut stream).await,
             Act::Cut | Act::Refuse | Act::Unreachable => return,

@@ -126,7 +126,7 @@ async fn to_drop_a_request_or_a_body_closes_the_connection_and_frees_its_place()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_breaks_is_a_failure() {
+async fn a_body_that_nobody_reads_to_its_end_is_no_failure() {
     let peers = Peers::new([Act::Half]);
     let upstream = peers.upstream(settings());
     let mut body = upstream.head(get()).await.into_body();
@@ -136,6 +136,20 @@ async fn a_body_that_breaks_is_a_failure() {
     assert!(timeout(SECOND, body.frame()).await.is_err(), "the rest never comes");
     drop(body);
     assert_eq!(upstream.status().endpoints[0].failures, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_breaks_is_a_failure() {
+    let peers = Peers::new([Act::Break]);
+    let upstream = peers.upstream(settings());
+    let mut body = upstream.head(get()).await.into_body();
+    assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "do");
+    let error = body.frame().await.unwrap().unwrap_err();
+    assert_eq!((error.kind(), error.may_have_been_sent()), ("broken", true));
+    drop(body);
+    settle().await;
+    let status = upstream.status().endpoints.remove(0);
+    assert_eq!((status.failures, status.in_flight, status.connections), (1, 0, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -199,5 +213,8 @@ async fn an_early_answer_does_not_stop_the_body_of_the_request() {
     let answer = upstream.head(Request::post("/").body(body).unwrap()).await;
     send.send(Bytes::from_static(b"GET / HTTP/1.1\r\n\r\n")).await.unwrap();
     send.send(Bytes::from_static(b"more")).await.unwrap();
+    settle().await;
+    // The peer takes the first piece for another request: so it has arrived.
+    assert_eq!(peers.peer(0).heads.lock().unwrap().len(), 2);
     drop(answer);
 }
