@@ -19,6 +19,7 @@ max_inflight_messages 0
 max_queued_messages 0'
 
 if [ "${1:-}" = describe ]; then
+    command -v mosquitto >/dev/null
     # It prints its version and fails.
     (mosquitto -h || true) | head -n 1
     echo "${SETTINGS//$'\n'/; }"
