@@ -65,7 +65,7 @@ function check(change, expected) {
 test('all is well without a finding', () => check(() => {}, []));
 
 test('each trouble is said in words', () => {
-  const upstream = { name: 'api', failures: { full: 0, connect: 2 } };
+  const upstream = { name: 'api', failures: { full: 0, connect: 2 }, name_problems: [] };
   const endpoints = ['available', 'set_aside'].map((state) => ({ address: `${state}:80`, state }));
   check(
     (now, before) => {
@@ -79,10 +79,10 @@ test('each trouble is said in words', () => {
   );
   check(
     (now, before) => {
-      now.upstreams = [{ ...upstream, endpoints: endpoints.slice(1) }];
+      now.upstreams = [{ ...upstream, endpoints: endpoints.slice(1), name_problems: ['api.example: no answer'] }];
       before.upstreams = now.upstreams;
     },
-    ['bad: Upstream api: all endpoints fail (set_aside:80)'],
+    ['bad: Upstream api: all endpoints fail (set_aside:80)', 'warn: Upstream api: api.example: no answer'],
   );
   check(
     ({ parts }) => Object.assign(parts[0], { state: 'failed', cause: 'the store is lost: gone' }),

@@ -21,6 +21,18 @@ pub struct DialStatus {
     pub reload_failures: u64,
 }
 
+impl DialStatus {
+    /// The failures of each step, by its word.
+    pub fn failures_by_step(&self) -> [(&'static str, u64); 4] {
+        [
+            (DialStep::Dns.word(), self.dns_failures),
+            (DialStep::Connect.word(), self.connect_failures),
+            (DialStep::Proxy.word(), self.proxy_failures),
+            (DialStep::Tls.word(), self.tls_failures),
+        ]
+    }
+}
+
 #[derive(Default)]
 pub(super) struct Figures {
     connected: AtomicU64,

@@ -28,11 +28,26 @@ impl Gateway {
                 kinds.map(|(kind, count)| ([("upstream", of.as_str()), ("kind", kind)], count))
             }),
         )?;
-        to.gauges(
-            "weir_upstream_waiting",
-            "Requests that wait for a place on a connection.",
-            upstreams.iter().map(|(of, it)| (named(of), it.waiting as u64)),
+        to.counters(
+            "weir_upstream_lookup_failures",
+            "Look-ups of names without records, by whether a DNS server has answered so.",
+            upstreams.iter().flat_map(|(of, it)| {
+                [("unanswered", it.names.failures), ("no_records", it.names.negatives)]
+                    .map(|(kind, count)| ([("upstream", of.as_str()), ("kind", kind)], count))
+            }),
         )?;
+        to.counters(
+            "weir_upstream_dial_failures",
+            "Attempts to connect an endpoint, by the step that failed.",
+            upstreams.iter().flat_map(|(of, it)| {
+                it.dials
+                    .failures_by_step()
+                    .map(|(step, count)| ([("upstream", of.as_str()), ("step", step)], count))
+            }),
+        )?;
+        for (name, help, count) in LEVELS {
+            to.gauges(name, help, upstreams.iter().map(|(of, it)| (named(of), count(it))))?;
+        }
         to.gauges(
             "weir_upstream_endpoints",
             "Endpoints, by whether they get requests.",
@@ -73,7 +88,7 @@ fn named(upstream: &str) -> [(&'static str, &str); 1] {
     [("upstream", upstream)]
 }
 
-const TOTALS: [Row<Status>; 4] = [
+const TOTALS: [Row<Status>; 8] = [
     ("weir_upstream_requests", "Requests that were begun.", |it| it.requests),
     ("weir_upstream_retries", "Further tries of requests whose first try failed.", |it| it.retries),
     ("weir_upstream_retries_refused", "Tries that the retry budget did not permit.", |it| {
@@ -83,6 +98,29 @@ const TOTALS: [Row<Status>; 4] = [
         "weir_upstream_waits_timed_out",
         "Requests that waited for a place until their deadline.",
         |it| it.waiting_timed_out,
+    ),
+    ("weir_upstream_lookups", "Look-ups of names that were begun.", |it| it.names.lookups),
+    (
+        "weir_upstream_stale_uses",
+        "Requests that used records after their time, since no DNS server answered.",
+        |it| it.names.stale_uses,
+    ),
+    ("weir_upstream_connects", "Connections that were made.", |it| it.dials.connected),
+    (
+        "weir_upstream_tls_reload_failures",
+        "Changed TLS files that could not be used; the former ones stayed.",
+        |it| it.dials.reload_failures,
+    ),
+];
+
+const LEVELS: [Row<Status>; 2] = [
+    ("weir_upstream_waiting", "Requests that wait for a place on a connection.", |it| {
+        it.waiting as u64
+    }),
+    (
+        "weir_upstream_endpoints_left_out",
+        "Endpoints that are known, but beyond endpoints_max.",
+        |it| it.names.left_out,
     ),
 ];
 

@@ -23,6 +23,10 @@ pub(super) struct UpstreamView {
     waiting: u64,
     /// Requests that waited for a place until their deadline.
     waits_timed_out: u64,
+    /// Why names have no records, or no new ones.
+    name_problems: Vec<String>,
+    /// Endpoints that are known, but beyond `endpoints_max`.
+    endpoints_left_out: u64,
     endpoints: Vec<EndpointView>,
 }
 
@@ -59,6 +63,8 @@ impl UpstreamView {
             retries_refused: status.retries_refused,
             waiting: status.waiting as u64,
             waits_timed_out: status.waiting_timed_out,
+            name_problems: status.names.problems,
+            endpoints_left_out: status.names.left_out,
             endpoints: status.endpoints.into_iter().map(EndpointView::of).collect(),
         }
     }

@@ -204,7 +204,7 @@ function certificates({ tls, time_ms: now }) {
 }
 
 function upstreams(now, before) {
-  return now.upstreams.flatMap(({ name, endpoints, failures }) => {
+  return now.upstreams.flatMap(({ name, endpoints, failures, name_problems: problems }) => {
     const aside = endpoints.filter(({ state }) => state !== 'available').map(({ address }) => address);
     const lost = growth(failures, before.upstreams.find((earlier) => earlier.name === name)?.failures);
     return [
@@ -213,6 +213,7 @@ function upstreams(now, before) {
         : aside.length > 0
           ? [warn(`Upstream ${name}: endpoints are set aside, because they fail: ${aside.join(', ')}`)]
           : []),
+      ...problems.map((problem) => warn(`Upstream ${name}: ${problem}`)),
       ...(sum(lost) > 0 ? [warn(`Upstream ${name}: requests had no answer in the last minute: ${words(lost)}`)] : []),
     ];
   });
