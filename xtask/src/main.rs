@@ -6,6 +6,7 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a tool for the terminal")]
 
 mod bench;
+mod book;
 mod chaos;
 mod docs;
 mod fuzz;
@@ -36,6 +37,7 @@ commands:
   test --quick             run the most important checks in some minutes: house rules, formatting, lints,
                            unit tests, the simulator with few seeds, and an end-to-end test for each transport
   rules                    check the house rules alone
+  book                     make a book of docs/, into target/book/html
   fuzz TARGET [SECONDS]    run a fuzz target (default: 60 seconds; 0: until you stop it or it finds a fault)
   bench [NAME…]            measure Weir beside other servers, and write docs/benchmarks/DATE.md; a run that was
                            stopped continues (--minutes 8: begin no piece after that time; --built: use the
@@ -66,6 +68,7 @@ fn run(words: &[&str]) -> anyhow::Result<()> {
         ["test"] => test::run(&root),
         ["test", "--quick"] => test::run_quick(&root),
         ["rules"] => test::rules(&root),
+        ["book"] => book::run(&root),
         ["fuzz", target] => fuzz::run(&root, target, fuzz::SECONDS_DEFAULT),
         ["fuzz", target, seconds] => {
             let seconds =

@@ -3,6 +3,7 @@
 //! Each file here holds the rules about one subject. A rule takes its input as an argument and
 //! returns findings, so that its tests need no repository.
 
+mod book;
 mod circles;
 mod floors;
 mod folders;
@@ -10,6 +11,7 @@ mod graph;
 mod history;
 mod lexicon;
 mod licences;
+pub(crate) mod links;
 mod manifests;
 mod maps;
 mod modules;
@@ -91,6 +93,8 @@ pub(crate) fn check(repository: &Repository) -> anyhow::Result<Vec<Finding>> {
     let Repository { root, files, metadata, linked, has_git } = repository;
     let mut findings = Vec::new();
     findings.extend(text::check(files));
+    findings.extend(links::check(files));
+    findings.extend(book::check(files));
     findings.extend(manifests::check(files)?);
     findings.extend(rust::check(files));
     findings.extend(sizes::check(files));
