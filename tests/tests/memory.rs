@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use weir_tests::{Answer, Device, Server, raise_open_files};
+use weir_tests::{Answer, Device, PATIENCE, Server, now, raise_open_files, rest};
 use weir_wire::frame;
 use weir_wire::v1::{ClientMessage, Hello, Subscribe, client_message};
 
@@ -26,6 +26,20 @@ fn explained(memory: &Value) -> Result<(u64, f64)> {
     let explained = &memory["explained"];
     let share = explained["share"].as_f64().with_context(|| explained.to_string())?;
     Ok((explained["allocated"].as_u64().context("it has grown")?, share))
+}
+
+/// A report whose parts explain the memory. The parts are read one after the other, so messages that move meanwhile are
+/// missed, or counted twice: it looks again until they rest. Memory without a name stays unexplained.
+fn explained_memory(server: &Server) -> Result<Value> {
+    let deadline = now() + PATIENCE;
+    loop {
+        let memory = memory(server)?;
+        if (0.95..=1.05).contains(&explained(&memory)?.1) {
+            return Ok(memory);
+        }
+        ensure!(now() < deadline, "{memory:#}");
+        rest();
+    }
 }
 
 /// A connection that has said `Hello` and reads nothing. So thousands fit one thread.
@@ -56,21 +70,18 @@ fn shards_with_descriptors_of_their_own_answer_too() -> Result<()> {
 /// Fails if memory is left without a name, or counted twice: at rest, and while messages wait.
 fn check_explained(config: &str) -> Result<()> {
     raise_open_files()?;
-    let server = Server::start(&format!("[connection]\nstall_timeout = \"50s\"\n{config}"))?;
+    let server = Server::start(&format!("[connection]\nstall_timeout = \"10m\"\n{config}"))?;
     let devices = (0..DEVICES).map(|number| silent(&server, number)).collect::<Result<Vec<_>>>()?;
     let count = DEVICES as f64;
     server.await_metrics("all devices", |metrics| metrics.connections("settled") == count)?;
-    let at_rest = memory(&server)?;
-    let (grown, share) = explained(&at_rest)?;
-    ensure!(grown > 1_000_000 && (0.95..=1.05).contains(&share), "{at_rest:#}");
+    let at_rest = explained_memory(&server)?;
+    ensure!(explained(&at_rest)?.0 > 1_000_000, "{at_rest:#}");
     for _ in 0..MESSAGES {
         server.publish(&json!({"topic": "room/0", "text": "x".repeat(32 * 1024)}))?;
     }
     server
         .await_metrics("outboxes", |metrics| metrics.sum("weir_connections_stalled", "") > 0.0)?;
-    let waiting = memory(&server)?;
-    let (_, share) = explained(&waiting)?;
-    ensure!((0.95..=1.05).contains(&share), "{waiting:#}");
+    let waiting = explained_memory(&server)?;
     let parts = waiting["parts"].as_array().context("a list")?;
     let has = |name: &str| parts.iter().any(|part| part["name"] == name && part["of"] == "*");
     ensure!(has("outboxes") && has("messages_waiting"), "{waiting:#}");
