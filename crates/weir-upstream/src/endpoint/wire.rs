@@ -55,7 +55,11 @@ impl AsyncWrite for Wire {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        let stream = Pin::new(&mut self.stream);
+        let written = match bufs {
+            [buf] => stream.poll_write(cx, buf),
+            _ => stream.poll_write_vectored(cx, bufs),
+        };
         self.count(&written);
         written
     }
