@@ -66,6 +66,8 @@ pub(crate) struct HttpConnection {
     /// The answers over HTTP/2 that have to make progress.
     answers: Mutex<Vec<Weak<Leaving>>>,
     has_answers: AtomicBool,
+    /// Counts the polls of the connection's task; only over HTTP/2.
+    turn: AtomicU32,
     /// Whether all written bytes have left.
     is_flushed: AtomicBool,
     /// Whether the connection is within an answer; only over HTTP/1.1.
@@ -131,6 +133,7 @@ impl HttpConnection {
             ours: AtomicU32::new(0),
             answers: Mutex::default(),
             has_answers: AtomicBool::new(false),
+            turn: AtomicU32::new(0),
             is_flushed: AtomicBool::new(true),
             is_sending: AtomicBool::new(false),
             has_ended: AtomicBool::new(false),
@@ -360,6 +363,23 @@ impl HttpConnection {
 
     fn answers(&self) -> MutexGuard<'_, Vec<Weak<Leaving>>> {
         self.answers.lock().expect("no panic happens under the lock of a connection's answers")
+    }
+
+    /// The result of a write over HTTP/1.1: the socket has taken bytes, or takes none.
+    pub(super) fn sent(&self, is_taken: bool) {
+        match is_taken {
+            true => self.wrote(),
+            false => self.blocked(),
+        }
+    }
+
+    /// The number of the turn that the connection's task has begun; only over HTTP/2.
+    pub(super) fn turn(&self) -> u32 {
+        self.turn.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn begin_turn(&self) {
+        self.turn.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The socket has taken bytes, but some are still to be sent.

@@ -146,6 +146,7 @@ pub(super) async fn converse(
     let mut conn = pin!(builder.serve_connection(io_wrapper, service));
     let mut follower = Follower::default();
     let told = poll_fn(|cx| {
+        connection.begin_turn();
         let drain = || conn.as_mut().graceful_shutdown();
         if let Some(end) = follower.follow(&connection.orders, cx, drain) {
             return Poll::Ready(Err(end));
@@ -168,7 +169,11 @@ pub(super) async fn converse(
             // reads.
             conn.as_mut().graceful_shutdown();
             let goodbye = if end == End::Memory { Duration::ZERO } else { GOODBYE_TIMEOUT };
-            let _ = timeout(goodbye, conn).await;
+            let rest = poll_fn(|cx| {
+                connection.begin_turn();
+                conn.as_mut().poll(cx)
+            });
+            let _ = timeout(goodbye, rest).await;
             end
         }
     }

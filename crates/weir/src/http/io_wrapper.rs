@@ -1,6 +1,6 @@
 //! The I/O wrapper between a connection's stream and hyper. It watches the bytes that pass.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -20,16 +20,26 @@ use crate::tls::stream::Stream;
 /// bytes have left.
 ///
 /// hyper flushes after every write. So all bytes have left when the last call was a flush that
-/// succeeded.
+/// succeeded, and was not put off.
 /// `poll_shutdown` only flushes. The caller of [`IoWrapper::into_parts`] ends the socket's side, or
 /// drops the stream.
+///
+/// Over HTTP/2, frames are gathered, because hyper writes and flushes each frame with more than 1 KiB
+/// of data by itself. While other requests of the connection are open, a flush waits until the tasks
+/// that can run have run, so their answers leave with it.
+/// Over HTTP/1.1 without TLS, the pieces of a long answer leave from where they are.
+///
+/// Limits: [`GATHER_BYTES`], only while something is to be sent.
 pub(super) struct IoWrapper {
     stream: Stream,
     /// Bytes that came before HTTP began. They are read first.
     ahead: Vec<u8>,
     connection: Arc<HttpConnection>,
-    /// Interim answers of ours. They leave before hyper's next bytes.
-    due: Vec<u8>,
+    /// Bytes over HTTP/2 that have not left, and where they begin.
+    gathered: Vec<u8>,
+    sent: usize,
+    /// The turn of the connection's task in which a flush was put off.
+    put_off: Option<u32>,
     head: Head,
     /// The header table of the peer; only over HTTP/2.
     table: Option<Box<Table>>,
@@ -52,7 +62,8 @@ impl IoWrapper {
         let table = is_h2.then(|| Box::new(Table::new()));
         let charge = PeerCharge::none(connection.edge.shared.engine().budget(), Share::Http);
         let head = Head { requests: 0, bytes: 0, charge };
-        Self { stream, ahead, connection, due: Vec::new(), head, table }
+        let (gathered, sent, put_off) = (Vec::new(), 0, None);
+        Self { stream, ahead, connection, gathered, sent, put_off, head, table }
     }
 
     /// The stream, and the bytes that came before HTTP began and are still unread.
@@ -62,21 +73,81 @@ impl IoWrapper {
 }
 
 impl IoWrapper {
-    /// Writes the interim answers that are due, between two frames of HTTP/2.
-    fn poll_due(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Some(interim) = &self.connection.interim else { return Poll::Ready(Ok(())) };
-        if self.due.is_empty() {
-            self.due = interim.take_due();
+    /// Gathers the interim answers that are due, between two frames of HTTP/2.
+    fn gather_due(&mut self) {
+        if let Some(interim) = &self.connection.interim {
+            let due = interim.take_due();
+            if !due.is_empty() {
+                self.gathered.extend_from_slice(&due);
+                self.connection.wrote();
+            }
         }
-        while !self.due.is_empty() {
-            let Poll::Ready(count) = Pin::new(&mut self.stream).poll_write(cx, &self.due) else {
+    }
+
+    /// Takes bytes over HTTP/2.
+    fn poll_gather(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.gather_due();
+        if self.gathered.len() + bytes.len() > GATHER_BYTES {
+            ready!(self.poll_send(cx))?;
+        }
+        let bytes = &bytes[..bytes.len().min(GATHER_BYTES)];
+        if self.gathered.capacity() == 0 {
+            self.gathered.reserve_exact(GATHER_BYTES);
+        }
+        self.gathered.extend_from_slice(bytes);
+        if let Some(interim) = &self.connection.interim {
+            interim.written(bytes);
+        }
+        self.connection.wrote();
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    /// Sends what is gathered.
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.sent < self.gathered.len() {
+            let rest = &self.gathered[self.sent..];
+            let Poll::Ready(count) = Pin::new(&mut self.stream).poll_write(cx, rest) else {
                 self.connection.blocked();
                 return Poll::Pending;
             };
-            self.due.drain(..count?);
+            let count = count?;
+            if count == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.sent += count;
             self.connection.wrote();
         }
+        (self.gathered, self.sent) = (Vec::new(), 0);
         Poll::Ready(Ok(()))
+    }
+
+    /// Whether a flush waits for the answers of tasks that can run now.
+    fn puts_off(&mut self, cx: &Context<'_>) -> bool {
+        let (turn, connection) = (self.connection.turn(), &self.connection);
+        match self.put_off {
+            Some(begun) => return begun == turn,
+            None if self.gathered.is_empty() || connection.caller.ledger.open_count() == 0 => {
+                return false;
+            }
+            None => self.put_off = Some(turn),
+        }
+        // It is polled again behind the tasks that can run now.
+        cx.waker().wake_by_ref();
+        true
+    }
+
+    /// Flushes without delay.
+    fn poll_flush_all(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.put_off = None;
+        self.gather_due();
+        ready!(self.poll_send(cx))?;
+        let IoWrapper { stream, connection, .. } = self;
+        let flushed = Pin::new(stream).poll_flush(cx);
+        match flushed {
+            Poll::Ready(_) => connection.flushed(),
+            Poll::Pending => connection.blocked(),
+        }
+        flushed
     }
 }
 
@@ -154,38 +225,66 @@ impl AsyncWrite for IoWrapper {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let io_wrapper = self.get_mut();
-        ready!(io_wrapper.poll_due(cx))?;
-        let IoWrapper { stream, connection, head, .. } = io_wrapper;
-        head.let_go();
-        let written = Pin::new(stream).poll_write(cx, bytes);
-        match &written {
-            Poll::Ready(count) => {
-                if let (Some(interim), Ok(count)) = (&connection.interim, count) {
-                    interim.written(&bytes[..*count]);
-                }
-                connection.wrote();
-            }
-            Poll::Pending => connection.blocked(),
+        io_wrapper.head.let_go();
+        if io_wrapper.connection.dialect() == Dialect::Http2 {
+            return io_wrapper.poll_gather(cx, bytes);
         }
+        let IoWrapper { stream, connection, .. } = io_wrapper;
+        let written = Pin::new(stream).poll_write(cx, bytes);
+        connection.sent(written.is_ready());
         written
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let io_wrapper = self.get_mut();
+        io_wrapper.head.let_go();
+        let IoWrapper { stream, connection, .. } = io_wrapper;
+        let stream = Pin::new(stream);
+        let length = pieces.iter().map(|piece| piece.len()).sum::<usize>();
+        let written = match pieces {
+            [piece] => stream.poll_write(cx, piece),
+            // To copy a short answer costs less than to tell the kernel of several pieces.
+            _ if length <= SHORT_BYTES => {
+                let mut short = [0; SHORT_BYTES];
+                let mut end = 0;
+                for piece in pieces {
+                    short[end..end + piece.len()].copy_from_slice(piece);
+                    end += piece.len();
+                }
+                stream.poll_write(cx, &short[..end])
+            }
+            _ => stream.poll_write_vectored(cx, pieces),
+        };
+        connection.sent(written.is_ready());
+        written
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.connection.dialect() == Dialect::Http1 && self.stream.is_write_vectored()
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let io_wrapper = self.get_mut();
-        ready!(io_wrapper.poll_due(cx))?;
         let IoWrapper { stream, connection, .. } = io_wrapper;
         if connection.watches_peer() && stream.poll_gone(cx).is_ready() {
             connection.orders.tell(Order::End(End::Peer));
         }
-        let flushed = Pin::new(stream).poll_flush(cx);
-        match flushed {
-            Poll::Ready(_) => connection.flushed(),
-            Poll::Pending => connection.blocked(),
+        if io_wrapper.puts_off(cx) {
+            return Poll::Ready(Ok(()));
         }
-        flushed
+        io_wrapper.poll_flush_all(cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_flush(cx)
+        self.get_mut().poll_flush_all(cx)
     }
 }
+
+/// The most bytes over HTTP/2 that wait for a flush: one TLS record, or some ten short answers.
+const GATHER_BYTES: usize = 16 * 1024;
+/// The longest answer over HTTP/1.1 that is copied into one piece.
+const SHORT_BYTES: usize = 2048;

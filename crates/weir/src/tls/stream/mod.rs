@@ -359,6 +359,27 @@ impl AsyncWrite for Stream {
         }
     }
 
+    /// With TLS it takes the first piece.
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let Stream { socket, layer } = self.get_mut();
+        match layer {
+            Layer::Plain | Layer::Unsecured => Pin::new(socket).poll_write_vectored(cx, pieces),
+            Layer::Tls(records) => {
+                let first = pieces.iter().find(|piece| !piece.is_empty());
+                records.poll_write(socket, cx, first.map_or(&[], |piece| piece))
+            }
+        }
+    }
+
+    /// A record takes one piece. So with TLS, pieces are better joined.
+    fn is_write_vectored(&self) -> bool {
+        !matches!(self.layer, Layer::Tls(_))
+    }
+
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Stream { socket, layer } = self.get_mut();
         match layer {
