@@ -76,15 +76,11 @@ impl IoWrapper {
     /// Gathers the interim answers that are due, between two frames of HTTP/2.
     fn gather_due(&mut self) {
         if let Some(interim) = &self.connection.interim {
-            let due = interim.take_due();
-            if !due.is_empty() {
-                self.gathered.extend_from_slice(&due);
-                self.connection.wrote();
-            }
+            self.gathered.extend_from_slice(&interim.take_due());
         }
     }
 
-    /// Takes bytes over HTTP/2.
+    /// Takes bytes over HTTP/2. They have not left, so a socket that takes none is still blocked.
     fn poll_gather(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.gather_due();
         if self.gathered.len() + bytes.len() > GATHER_BYTES {
@@ -98,7 +94,6 @@ impl IoWrapper {
         if let Some(interim) = &self.connection.interim {
             interim.written(bytes);
         }
-        self.connection.wrote();
         Poll::Ready(Ok(bytes.len()))
     }
 
