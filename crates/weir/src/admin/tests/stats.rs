@@ -154,7 +154,8 @@ async fn upstreams_show_in_the_figures_and_in_the_metrics() {
         "\nweir_upstream_requests_total{upstream=\"api\"} 1\n",
         "\nweir_upstream_failures_total{upstream=\"api\",kind=\"connect\"} 1\n",
         &format!("\nweir_upstream_endpoint_in_flight{{upstream=\"api\",endpoint=\"{gone}\"}} 0\n"),
-        "\nweir_upstream_dial_failures_total{upstream=\"api\",step=\"connect\"} 1\n",
+        // A request is tried three times.
+        "\nweir_upstream_dial_failures_total{upstream=\"api\",step=\"connect\"} 3\n",
         "\nweir_upstream_endpoints_left_out{upstream=\"api\"} 0\n",
         "\nweir_upstream_endpoints{upstream=\"api\",state=\"probing\"} 0\n",
     ];
