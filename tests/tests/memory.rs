@@ -70,7 +70,7 @@ fn shards_with_descriptors_of_their_own_answer_too() -> Result<()> {
 /// Fails if memory is left without a name, or counted twice: at rest, and while messages wait.
 fn check_explained(config: &str) -> Result<()> {
     raise_open_files()?;
-    let server = Server::start(&format!("[connection]\nstall_timeout = \"10m\"\n{config}"))?;
+    let server = Server::start(&format!("[connection]\nstall_timeout = \"50s\"\n{config}"))?;
     let devices = (0..DEVICES).map(|number| silent(&server, number)).collect::<Result<Vec<_>>>()?;
     let count = DEVICES as f64;
     server.await_metrics("all devices", |metrics| metrics.connections("settled") == count)?;
