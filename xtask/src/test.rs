@@ -138,7 +138,7 @@ pub(crate) fn install(root: &Path, tools: &[(&str, &str, &str)]) -> anyhow::Resu
 }
 
 /// Each program with the arguments that print its version, and its Debian package.
-const TOOLS: [(&str, &str, &str); 21] = [
+const TOOLS: [(&str, &str, &str); 22] = [
     ("curl", "--version", "curl"),
     ("openssl", "version", "openssl"),
     ("python3", "--version", "python3"),
@@ -161,4 +161,5 @@ const TOOLS: [(&str, &str, &str); 21] = [
     ("which", "nc", "netcat-openbsd"),
     ("which", "ip", "iproute2"),
     ("which", "xxd", "xxd"),
+    ("systemd-socket-activate", "--version", "systemd"),
 ];

@@ -24,6 +24,7 @@ mod sse;
 mod store;
 mod subscribe;
 mod sys;
+mod systemd;
 mod tls;
 mod token;
 

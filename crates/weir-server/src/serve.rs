@@ -18,7 +18,7 @@ use crate::output::say;
 use crate::profile::OwnProfiler;
 use crate::reload::OwnReloader;
 use crate::store::{self, Begin, Opened};
-use crate::{banner, sys};
+use crate::{banner, sys, systemd};
 
 /// Runs until a signal arrives. Exit code 0 after an orderly end, 1 if a second signal cut it
 /// short.
@@ -48,6 +48,7 @@ async fn serve(
 ) -> anyhow::Result<ExitCode> {
     // Before the start, so that the program handles an early signal too.
     let mut signals = Signals::catch()?;
+    let sockets = sys::passed::sockets().context("cannot take the sockets of LISTEN_FDS")?;
     let devices = match Box::pin(store::open(&settings, begin)).await? {
         Opened::Store(devices) => Some(devices),
         Opened::Nothing => None,
@@ -59,7 +60,7 @@ async fn serve(
         info!("environment variables override the configuration file: {}", over_file.join("; "));
     }
     let config = settings.gateway;
-    let builder = builder(&config, devices.as_ref());
+    let builder = builder(&config, devices.as_ref()).sockets(sockets);
     let gateway = builder.reloader(Arc::clone(&reloader) as Arc<dyn Reloader>).start().await;
     // The message already names the cause; as a source it would appear twice.
     let gateway = gateway.map_err(|error| anyhow!("{error}"))?;
@@ -67,6 +68,8 @@ async fn serve(
     // The gateway serves even if standard output is closed.
     let _ = say(banner::text(gateway.started(), &config, front_threads));
     let reporter = tokio::spawn(report_lost_lines(gateway.handle(), losses));
+    systemd::tell_ready();
+    let watchdog = tokio::spawn(systemd::ping_watchdog(gateway.handle()));
 
     // Not inside the line below: the log evaluates its fields only if the level is on.
     let hung_up = || {
@@ -75,6 +78,7 @@ async fn serve(
     };
     let signal = signals.end(hung_up).await;
     info!(signal, "stopping; a second signal ends at once");
+    systemd::tell_stopping(config.connection.drain_timeout);
     let code = tokio::select! {
         () = end(gateway, devices) => ExitCode::SUCCESS,
         signal = signals.end(|| info!("SIGHUP: nothing is reloaded while stopping")) => {
@@ -83,6 +87,7 @@ async fn serve(
         }
     };
     reporter.abort();
+    watchdog.abort();
     Ok(code)
 }
 

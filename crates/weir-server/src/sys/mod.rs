@@ -1,5 +1,6 @@
 //! The allocator, and what else needs unsafe code.
 
+pub(crate) mod passed;
 pub(crate) mod sampler;
 
 use std::ffi::CStr;

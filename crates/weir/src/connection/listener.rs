@@ -80,13 +80,30 @@ pub(crate) fn bind(
     if addr.is_ipv6() {
         socket.set_only_v6(!takes_both(addr, rivals))?;
     }
+    set_options(&socket, config)?;
+    socket.bind(&addr.into())?;
+    listen(socket, config)
+}
+
+/// The same with a socket that listens already. Connections that came before it was handed over
+/// have the kernel's usual window.
+pub(crate) fn adopt(socket: Socket, config: &Config) -> io::Result<(Listener, Buffers)> {
+    socket.set_nonblocking(true)?;
+    set_options(&socket, config)?;
+    listen(socket, config)
+}
+
+fn set_options(socket: &Socket, config: &Config) -> io::Result<()> {
     let tcp = &config.tcp;
     socket.set_tcp_nodelay(true)?;
     socket.set_send_buffer_size(tcp.send_buffer_bytes)?;
     socket.set_recv_buffer_size(tcp.recv_buffer_bytes)?;
     socket.set_tcp_user_timeout(Some(tcp.user_timeout))?;
-    socket.set_tcp_notsent_lowat(tcp.notsent_lowat_bytes)?;
-    socket.bind(&addr.into())?;
+    socket.set_tcp_notsent_lowat(tcp.notsent_lowat_bytes)
+}
+
+/// Begins to listen. On a socket that listens already it sets the backlog.
+fn listen(socket: Socket, config: &Config) -> io::Result<(Listener, Buffers)> {
     socket.listen(i32::try_from(config.listen.accept_backlog).unwrap_or(i32::MAX))?;
     let buffers =
         Buffers { send_bytes: socket.send_buffer_size()?, recv_bytes: socket.recv_buffer_size()? };

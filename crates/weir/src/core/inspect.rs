@@ -30,6 +30,14 @@ impl SharedState {
         Ok(page.connections.into_iter().next().and_then(|info| self.name(info)))
     }
 
+    pub(crate) async fn check_shards(&self) -> Result<(), ShardSilent> {
+        for (shard, mailbox) in self.mailboxes().iter().enumerate() {
+            let nothing = InspectWhat::All { cursor: 0, limit: 0 };
+            inspect(mailbox, nothing).await.ok_or(ShardSilent { shard })?;
+        }
+        Ok(())
+    }
+
     pub(crate) async fn close(&self, id: ConnId) -> Result<bool, ShardSilent> {
         let is_there = self.connection(id).await?.is_some();
         if is_there {

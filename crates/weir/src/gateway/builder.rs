@@ -1,15 +1,14 @@
 //! The builder: everything that a gateway gets before it starts.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use rustls::sign::SigningKey;
 use weir_broker::{Answer, Broker, EventHandler};
 use weir_engine::{Budget, Engine, OwnNode, Transport};
 
-use super::{
-    Gateway, OWN_DESCRIPTORS, Settling, StartError, Started, addrs, bind_admin, bind_all, launch,
-    start_shards,
-};
+use super::bind::{Passed, addrs, bind_admin, bind_all};
+use super::{Gateway, OWN_DESCRIPTORS, Settling, StartError, Started, launch, start_shards};
 use crate::admin::{AdminPage, OfProgram};
 use crate::auth::jwt::Jwt;
 use crate::auth::{Authenticator, TokenSource, Verifier};
@@ -48,6 +47,7 @@ pub struct GatewayBuilder {
     broker: Option<OpenBroker>,
     of_program: OfProgram,
     pages: Vec<AdminPage>,
+    sockets: Vec<(String, OwnedFd)>,
     pub(super) depths: Depths,
 }
 
@@ -178,6 +178,17 @@ impl GatewayBuilder {
         self
     }
 
+    /// Listens on these sockets, which another program has opened, as systemd does for a service.
+    /// Addresses without such a socket are opened as usual.
+    ///
+    /// Shape: a listening TCP socket with its name: `tcp`, `tls`, `http`, `https` or `admin`, as
+    /// the keys of `[listen]`. That key must name the socket's address.
+    /// Errors: [`GatewayBuilder::start`] refuses any other socket.
+    pub fn sockets(mut self, sockets: Vec<(String, OwnedFd)>) -> Self {
+        self.sockets = sockets;
+        self
+    }
+
     /// Starts the gateway on the current tokio runtime, which needs its time and network drivers.
     ///
     /// Errors: an invalid configuration, an address in use, no threads.
@@ -207,15 +218,18 @@ impl GatewayBuilder {
             broker,
             of_program,
             pages,
+            sockets,
             depths,
         } = self;
-        let (admin, pages) = (bind_admin(config.listen.admin).await?, admin::pages(pages)?);
+        let mut passed = Passed::check(sockets, &config.listen)?;
+        let admin = bind_admin(config.listen.admin, &mut passed).await?;
+        let pages = admin::pages(pages)?;
         let open_files = raise_open_files();
         let resources = Resources::detect();
         let shards = resources.pins(&config.threads, resources.shards(&config.threads));
         let budget_bytes = resources.budget_bytes(&config.memory);
         let settling = Settling::start(&config, &resources).map_err(StartError::Settling)?;
-        let (listeners, buffers) = bind_all(&config, &settling)?;
+        let (listeners, buffers) = bind_all(&config, &settling, &mut passed)?;
         let udp = udp::bind(&config, &resources).map_err(StartError::listen_udp)?;
         let (counters, own) = (Arc::<Counters>::default(), OwnNode::default());
         let (backends, questions, notices) = backends(&config, &counters, &own).await?;
@@ -223,17 +237,13 @@ impl GatewayBuilder {
             |workers| tls::Service::start(&config, workers, signing_keys, Arc::clone(&counters));
         let tls = settling.tls.as_ref().map(start_tls).transpose()?;
         let tokens = (tokens, device_store.clone());
-        let auth = authenticator(&config, &resources, tokens, &counters)?;
-        let auth = auth.asking(Arc::clone(&questions));
-        // Front threads and settling threads write to the access log.
-        let recording = resources.front_threads(&config.threads) + resources.settling_threads();
-        let access_log = AccessLog::start(&config.access_log, recording)?;
+        let auth = authenticator(&config, &resources, tokens, &questions, &counters)?;
+        let access_log = access_log(&config, &resources)?;
         let budget = byte_budget(&config, &resources, budget_bytes);
         let shard_sockets_max = admission::shard_sockets_max(&config.engine, open_files.soft);
         let given = ((depths, own.clone()), shard_sockets_max);
         let (engine, queues) = start_shards(&config, given, allocated_bytes, budget, &shards)?;
         let tables = table_limits(&open_files, shard_sockets_max);
-        let connections_max = admission::connections_max(&config.limits, tables, shards.len());
         let started = Started {
             tcp: addrs(&listeners, Transport::Tcp, Spoken::Frames),
             tls: addrs(&listeners, Transport::Tls, Spoken::Frames),
@@ -244,10 +254,10 @@ impl GatewayBuilder {
             development: tls.as_ref().and_then(|tls| tls.contexts().development().cloned()),
             admin: admin.as_ref().map(|(addr, _)| *addr),
             resources,
+            connections_max: admission::connections_max(&config.limits, tables, shards.len()),
             shards,
             budget_bytes,
             open_files,
-            connections_max,
             buffers,
         };
         started.log(&config);
@@ -289,6 +299,12 @@ fn table_limits(open_files: &OpenFiles, shard: Option<usize>) -> TableLimits {
     TableLimits { front: admission::sockets_max(open_files.soft, own_fds), shard }
 }
 
+fn access_log(config: &Config, resources: &Resources) -> Result<AccessLog, StartError> {
+    // Front threads and settling threads write to it.
+    let writers = resources.front_threads(&config.threads) + resources.settling_threads();
+    Ok(AccessLog::start(&config.access_log, writers)?)
+}
+
 fn byte_budget(config: &Config, resources: &Resources, bytes: usize) -> Arc<Budget> {
     Budget::with_classes(bytes, config.retention_bytes(resources), CLASS_NUMBERS)
 }
@@ -311,6 +327,7 @@ fn authenticator(
     config: &Config,
     resources: &Resources,
     (tokens, device_store): (Option<Arc<dyn TokenSource>>, Option<Arc<DeviceStore>>),
+    questions: &Arc<Questions>,
     counters: &Arc<Counters>,
 ) -> Result<Authenticator, StartError> {
     let tokens = tokens.or(device_store.map(|devices| devices as Arc<dyn TokenSource>));
@@ -319,7 +336,8 @@ fn authenticator(
     if config.auth.jwt.has_keys() {
         verifier.start().map_err(StartError::Settling)?;
     }
-    Ok(Authenticator::new(config, tokens, jwt, verifier, Arc::clone(counters)))
+    let auth = Authenticator::new(config, tokens, jwt, verifier, Arc::clone(counters));
+    Ok(auth.asking(Arc::clone(questions)))
 }
 
 /// Starts the router, and its part in the cluster that the program or the configuration names.

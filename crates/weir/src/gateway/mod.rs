@@ -1,5 +1,6 @@
 //! Starting a gateway, and ending it so that its devices are told.
 
+mod bind;
 mod builder;
 mod store_watch;
 #[cfg(feature = "otlp")]
@@ -28,7 +29,7 @@ use crate::base::threads::{OpenFiles, Resources};
 use crate::base::workers::Workers;
 use crate::cluster::run_presence;
 use crate::connection::dispatcher;
-use crate::connection::listener::{self, Buffers, Door, Listener, Serve};
+use crate::connection::listener::{self, Buffers, Door, Serve};
 use crate::connection::opening;
 use crate::connection::reports::{self, Reports};
 use crate::core::handle::Handle;
@@ -40,6 +41,7 @@ use crate::tls::{Development, TlsError};
 use crate::{
     admin, base::frames, core::drain, limits::admission, provisioning::activation, tls, udp,
 };
+use bind::Bound;
 use builder::Depths;
 pub use builder::GatewayBuilder;
 
@@ -155,6 +157,14 @@ pub enum StartError {
         addr: SocketAddr,
         /// The kernel's error.
         source: io::Error,
+    },
+    /// A socket of [`GatewayBuilder::sockets`] cannot be used.
+    #[error("the passed socket {name:?} {cause}")]
+    Socket {
+        /// Its name.
+        name: String,
+        /// What is wrong with it.
+        cause: String,
     },
     /// A file of `[tls]` cannot be used.
     #[error(transparent)]
@@ -377,67 +387,6 @@ impl StartError {
     fn listen_udp((addr, source): (SocketAddr, io::Error)) -> StartError {
         StartError::Listen { key: "listen.udp", addr, source }
     }
-}
-
-/// A listener with its protocol and its runtime.
-struct Bound {
-    addr: SocketAddr,
-    transport: Transport,
-    spoken: Spoken,
-    listener: Listener,
-    runtime: runtime::Handle,
-}
-
-fn bind_all(config: &Config, settling: &Settling) -> Result<(Vec<Bound>, Buffers), StartError> {
-    let mut listeners = Vec::new();
-    let mut granted = Buffers { send_bytes: 0, recv_bytes: 0 };
-    let kinds = [
-        (Transport::Tcp, Spoken::Frames),
-        (Transport::Tls, Spoken::Frames),
-        (Transport::Tcp, Spoken::Http),
-        (Transport::Tls, Spoken::Http),
-    ];
-    for ((key, addrs), (transport, spoken)) in config.listen.doors().into_iter().zip(kinds) {
-        for addr in addrs {
-            let runtimes = settling.of(transport, spoken);
-            // If the kernel chooses the port, all runtimes share it.
-            let mut common = *addr;
-            for runtime in &runtimes {
-                let _sockets_belong_to = runtime.enter();
-                let bound = listener::bind(common, addrs, runtimes.len() > 1, config);
-                let bound = bound.and_then(|(listener, buffers)| {
-                    granted = buffers;
-                    common = listener.get_ref().local_addr()?;
-                    let runtime = (*runtime).clone();
-                    Ok(Bound { addr: common, transport, spoken, listener, runtime })
-                });
-                let listen_error = |source| StartError::Listen { key, addr: *addr, source };
-                listeners.push(bound.map_err(listen_error)?);
-            }
-        }
-    }
-    Ok((listeners, granted))
-}
-
-fn addrs(listeners: &[Bound], transport: Transport, spoken: Spoken) -> Vec<SocketAddr> {
-    let kind =
-        listeners.iter().filter(|bound| (bound.transport, bound.spoken) == (transport, spoken));
-    let mut addrs: Vec<SocketAddr> = kind.map(|bound| bound.addr).collect();
-    // An address that several runtimes share is listed once.
-    addrs.dedup();
-    addrs
-}
-
-async fn bind_admin(
-    addr: Option<SocketAddr>,
-) -> Result<Option<(SocketAddr, TcpListener)>, StartError> {
-    let Some(addr) = addr else { return Ok(None) };
-    let bound = async {
-        let listener = TcpListener::bind(addr).await?;
-        Ok((listener.local_addr()?, listener))
-    };
-    let listen_error = |source| StartError::Listen { key: "listen.admin", addr, source };
-    bound.await.map(Some).map_err(listen_error)
 }
 
 fn start_shards(

@@ -83,10 +83,12 @@ async fn a_gateway_whose_shard_has_ended_is_not_ready() {
     let gateway = Gateway::builder().config(config).start().await.unwrap();
     let handle = gateway.handle();
     assert!(handle.is_ready());
+    assert_eq!(handle.check_shards().await, Ok(()));
     assert!(handle.engine().mailbox(0).try_urgent(Urgent::Stop).is_ok());
     while handle.is_ready() {
         sleep(Duration::from_millis(5)).await;
     }
+    assert_eq!(handle.check_shards().await.unwrap_err().shard, 0);
 }
 
 #[tokio::test]

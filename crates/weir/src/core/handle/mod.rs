@@ -90,6 +90,14 @@ impl Handle {
         self.shared.connection(id).await
     }
 
+    /// Asks every shard, and waits for the answers: all of them live.
+    ///
+    /// Errors: a shard has not answered within two seconds, or has ended.
+    /// Cost: one turn of each shard.
+    pub async fn check_shards(&self) -> Result<(), ShardSilent> {
+        self.shared.check_shards().await
+    }
+
     /// Closes a connection with `closed_by_operator`; `false` if it has gone.
     pub async fn close(&self, id: ConnId) -> Result<bool, ShardSilent> {
         self.shared.close(id).await
