@@ -364,6 +364,21 @@ pub(crate) enum DevicesCommand {
         #[arg(required = true)]
         serials: Vec<String>,
     },
+    /// Write a copy of the store's file, also while a gateway serves from it. Everything that the
+    /// store answered before is in the copy. The key file is not.
+    Backup {
+        /// The new file.
+        file: PathBuf,
+    },
+    /// Put a copy in the place of the store's file, while no gateway holds it. The copy is checked
+    /// first.
+    Restore {
+        /// The copy.
+        file: PathBuf,
+        /// Replace the store that is there. Its files are kept, with names that contain `.old`.
+        #[arg(long)]
+        replace: bool,
+    },
 }
 
 #[derive(Debug, Args)]

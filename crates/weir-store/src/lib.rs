@@ -35,7 +35,9 @@ pub use batches::{BatchCounts, BatchLimits, Batches, QueueCounts};
 pub use breaker::{Breaker, BreakerCounts, BreakerLimits, Circuit, Guarded};
 pub use cached::{CacheCounts, CacheOptions, CacheOptionsError, Cached};
 pub use contract::{Answer, BATCH_MAX, Error, Store, StoreMemory};
-pub use embedded::{Embedded, EmbeddedOptions, EmbeddedReport, OpenError};
+pub use embedded::{
+    Backup, BackupError, Embedded, EmbeddedOptions, EmbeddedReport, OpenError, back_up, restore,
+};
 pub use mongodb::{Mongo, MongoOptions, MongoOptionsError};
 pub use notices::{
     Change, Loss, NewNotice, NoticePage, NoticeQueue, NoticeSource, NoticeStatus, Notices,

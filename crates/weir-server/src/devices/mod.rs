@@ -2,6 +2,7 @@
 //! that holds it.
 
 mod access;
+mod backup;
 mod import;
 mod progress;
 
@@ -57,6 +58,10 @@ pub(crate) async fn run(args: DevicesArgs, file: Option<PathBuf>) -> Result<()> 
                 bail!("{unknown} of {} devices do not exist", serials.len());
             }
             Ok(())
+        }
+        DevicesCommand::Backup { file: to } => backup::back_up(&args.store, file, to).await,
+        DevicesCommand::Restore { file: from, replace } => {
+            backup::restore(&args.store, file, (from, replace)).await
         }
     }
 }

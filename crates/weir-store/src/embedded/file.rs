@@ -8,6 +8,7 @@ use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use tokio::time::Instant;
 
@@ -125,6 +126,18 @@ impl OpenedNotices {
     }
 }
 
+impl Lock {
+    /// Has the next process hear of the one that was broken off, if there was one.
+    pub(super) fn keep_mark(&mut self) {
+        self.keeps_mark = self.was_broken_off;
+    }
+
+    /// The files that it left behind are not used any more.
+    pub(super) fn forget_mark(&mut self) {
+        self.keeps_mark = false;
+    }
+}
+
 /// Opens a file of notices, or makes it with these tables, and holds it for this process.
 pub(crate) fn open_notices(path: &Path, schema: &str) -> Result<OpenedNotices, OpenError> {
     if rusqlite::version_number() < LIBRARY_MIN {
@@ -191,6 +204,27 @@ pub(super) fn open(options: &EmbeddedOptions) -> Result<Opened, OpenError> {
     Ok(Opened { writer, reader, recent, identity, report, lock })
 }
 
+/// Checks that there is a store of devices which this version knows, and changes nothing.
+pub(super) fn recognise(path: &Path) -> Result<(), OpenError> {
+    let unreadable = |source| OpenError::Unwritable { path: path.into(), source };
+    match std::fs::metadata(path) {
+        Ok(file) if !file.is_file() => return Err(OpenError::Foreign(path.into())),
+        Ok(file) if file.len() == 0 => return Err(OpenError::Missing(path.into())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(OpenError::Missing(path.into()));
+        }
+        found => found.map(drop).map_err(unreadable)?,
+    }
+    probe(path)?;
+    let look = || {
+        let conn = connection(path)?;
+        conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+        Ok(conn)
+    };
+    let conn = look().map_err(|error| failed(path, &error))?;
+    format(path, false, &conn, (APPLICATION, SCHEMA)).map(drop)
+}
+
 /// Checks the file's structure for a limited time. Returns how long it took, and whether the time
 /// sufficed for the whole file.
 fn check(path: &Path, conn: &Connection) -> Result<(Duration, bool), OpenError> {
@@ -225,7 +259,7 @@ fn check(path: &Path, conn: &Connection) -> Result<(Duration, bool), OpenError> 
 
 /// Holds the file for this process, by a file beside it, because SQLite releases its own locks
 /// between transactions.
-fn lock(path: &Path) -> Result<Lock, OpenError> {
+pub(super) fn lock(path: &Path) -> Result<Lock, OpenError> {
     let unwritable = |source| OpenError::Unwritable { path: path.into(), source };
     let name = beside(path, ".lock");
     let mut options = OpenOptions::new();
@@ -283,7 +317,7 @@ fn probe(path: &Path) -> Result<bool, OpenError> {
     Ok(head.is_empty())
 }
 
-fn connection(path: &Path) -> rusqlite::Result<Connection> {
+pub(super) fn connection(path: &Path) -> rusqlite::Result<Connection> {
     // Only one thread uses each connection.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let conn = Connection::open_with_flags(path, flags)?;
@@ -343,7 +377,7 @@ fn set_one(conn: &Connection) -> rusqlite::Result<()> {
     conn.pragma_update(None, "journal_size_limit", LOG_BYTES_MAX)
 }
 
-fn failed(path: &Path, error: &rusqlite::Error) -> OpenError {
+pub(super) fn failed(path: &Path, error: &rusqlite::Error) -> OpenError {
     let (path, text) = (path.into(), error.to_string());
     match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
@@ -372,7 +406,7 @@ const LOG_PAGES: i64 = 8_000;
 /// The size that the log keeps when it begins anew.
 const LOG_BYTES_MAX: i64 = 64 << 20;
 /// Nobody else writes. A reader may have to wait while the log is recovered.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
+pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
 /// A start does not wait longer for the check of a file. It suffices for some gigabytes that the
 /// machine has in memory.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(10);

@@ -1,6 +1,7 @@
 //! The store that needs no server: one SQLite file.
 
 mod changes;
+mod copy;
 mod file;
 mod fold;
 mod identity;
@@ -18,6 +19,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+pub use copy::{Backup, BackupError, back_up, restore};
 pub use file::OpenError;
 pub(crate) use file::{OpenedNotices, open_notices};
 

@@ -306,6 +306,12 @@ pub(super) fn fingerprint(conn: &Connection, ours: &Hash) -> Result<Hash> {
     conn.query_row("SELECT fingerprint FROM secrets", [], |row| row.get(0).map(Hash))
 }
 
+/// The fingerprint in a file, if it has one.
+pub(super) fn known_fingerprint(conn: &Connection) -> Result<Option<Hash>> {
+    let sql = "SELECT fingerprint FROM secrets";
+    conn.query_row(sql, [], |row| row.get(0).map(Hash)).optional()
+}
+
 /// The number of devices.
 pub(super) fn count(conn: &Connection) -> Result<u64> {
     conn.prepare_cached("SELECT devices FROM counts")?.query_row([], |row| unsigned(row, 0))
