@@ -9,6 +9,7 @@ use weir_wire::{Advice, CallCode, CloseReason, ErrorCode, ProstMessage, frame, j
 const EPOCH: u64 = 0x8f3a_61c2_d4e5_b709;
 
 const DOCUMENT: &str = include_str!("../../../docs/protocol.md");
+const AUTHORS: &str = include_str!("../../../docs/client-authors.md");
 
 #[test]
 fn the_table_of_close_codes_is_complete() {
@@ -23,6 +24,27 @@ fn the_table_of_close_codes_is_complete() {
         .into_iter()
         .map(|row| [row[0].to_owned(), row[1].to_owned(), row[2].to_owned()])
         .collect();
+    assert_eq!(documented, expected);
+}
+
+#[test]
+fn the_page_for_authors_of_clients_has_each_close_code() {
+    let mut expected: Vec<_> = CloseReason::ALL
+        .into_iter()
+        .map(|reason| {
+            let reaction = match reason.advice() {
+                Advice::ReconnectNow => "reconnects now",
+                Advice::ReconnectLater => "waits, then reconnects",
+                Advice::FixCredentials => "needs another token",
+                Advice::DoNotReturn => "gives up",
+            };
+            [reason.code().to_string(), format!("`{reason}`"), reaction.to_owned()]
+        })
+        .collect();
+    expected.sort();
+    let head = "| code | reason | what a client does | hint for its author |";
+    let rows = table_of(AUTHORS, head).into_iter();
+    let documented: Vec<_> = rows.map(|row| [row[0], row[1], row[2]].map(str::to_owned)).collect();
     assert_eq!(documented, expected);
 }
 
@@ -274,7 +296,11 @@ fn advice(advice: Advice) -> &'static str {
 
 /// The rows of the table with this head.
 fn table(head: &str) -> Vec<Vec<&'static str>> {
-    let rows: Vec<_> = DOCUMENT
+    table_of(DOCUMENT, head)
+}
+
+fn table_of(document: &'static str, head: &str) -> Vec<Vec<&'static str>> {
+    let rows: Vec<_> = document
         .lines()
         .skip_while(|line| *line != head)
         .skip(2)
