@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use crate::durations::DurationCounts;
 use crate::records::{
-    Batch, Claim, ConnectionNumber, Entry, History, HistoryQuery, Member, MemberPage, Name, Node,
-    NodeNumber, Position, Reach, Received, Revocation, RevocationId, Revocations, Scope, SessionId,
-    StoredSession,
+    Attendance, Batch, Claim, ConnectionNumber, Entry, History, HistoryQuery, Member, MemberPage,
+    Name, Node, NodeNumber, Occupancy, Position, Reach, Received, Revocation, RevocationId,
+    Revocations, Scope, SessionId, StoredSession,
 };
 
 /// The answer of a method: it comes in bounded time.
@@ -112,6 +112,12 @@ pub struct BrokerCounts {
 /// and the opposite where it is not. The call without an answer may be carried out late. If a later call of the node for
 /// a topic was carried out before, the late one changes nothing there.
 ///
+/// # Occupancy
+/// A topic is occupied from its first subscriber at any node to its last one. [`Broker::attend`] says whether this node
+/// has some. Exactly one node begins an occupancy, and one ends it: the answer says so to that node. When a node has
+/// died, its subscribers go as its members do; the node that sees to that hears [`Event::Vacated`]. The node says again
+/// what it attends when it enters its members again. A broker that has lost what it knew then begins a new occupancy.
+///
 /// # Errors and time
 /// Each method ends within the time-out that the broker was opened with, plus the time that its turn takes; what waits is
 /// bounded. After [`Error::Uncertain`] the caller may call again: all methods are idempotent, [`Broker::publish`] by the
@@ -207,6 +213,13 @@ pub trait Broker: Send + Sync + 'static {
         limit: usize,
     ) -> Answer<'_, MemberPage>;
 
+    /// Tells of topics, each once, whether this node has subscribers: one answer for each, in order. See "Occupancy"
+    /// above.
+    ///
+    /// When a call had no answer, the next one for its topic is not sure ([`Attendance::is_sure`]). Its answer then has
+    /// what the other one would have said, too, perhaps once more.
+    fn attend(&self, topics: Vec<Attendance>) -> Answer<'_, Vec<Occupancy>>;
+
     /// Keeps sessions for a time, each in the place of an earlier one with its id, and forgets others. A failover may
     /// lose them.
     ///
@@ -283,6 +296,13 @@ pub enum Event {
         joined: Vec<Member>,
         /// Those that have left.
         left: Vec<Member>,
+    },
+    /// A topic has lost its last subscribers: those of a node that has ended.
+    Vacated {
+        /// The topic.
+        topic: Name,
+        /// The number of its occupancy.
+        occupancy: u64,
     },
     /// The broker cannot be reached.
     Lost(String),

@@ -31,8 +31,8 @@ pub use contract::{Answer, Broker, BrokerCounts, Error, Event, EventHandler, Pub
 pub use durations::DurationCounts;
 pub use queue::{Overloaded, PublishQueue, QueueCounts, QueueLimits, QueueResult, Waiting};
 pub use records::{
-    Batch, BatchId, Claim, ConnectionNumber, Entry, History, HistoryQuery, Member, MemberPage,
-    Name, Node, NodeNumber, Position, Reach, Received, Retention, Revocation, RevocationId,
-    Revocations, Scope, SessionId, StoredSession,
+    Attendance, Batch, BatchId, Claim, ConnectionNumber, Entry, History, HistoryQuery, Member,
+    MemberPage, Name, Node, NodeNumber, Occupancy, Position, Reach, Received, Retention,
+    Revocation, RevocationId, Revocations, Scope, SessionId, StoredSession,
 };
 pub use redis::{PublishScript, RedisAnswer, RedisBroker, RedisInfo, RedisOptions, ask_redis};

@@ -189,6 +189,29 @@ pub struct MemberPage {
     pub devices: u64,
 }
 
+/// Whether a node has subscribers to a topic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attendance {
+    /// The topic.
+    pub topic: Name,
+    /// Whether there are subscribers.
+    pub is_attended: bool,
+    /// Whether each earlier call of the node for this topic had an answer.
+    pub is_sure: bool,
+}
+
+/// What a node has done to a topic's occupancy: the time from its first subscriber at any node to its last one.
+///
+/// An occupancy has a number: the microsecond of its begin by the broker's clock, since 1970. It is greater than the
+/// numbers of the topic's earlier occupancies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Occupancy {
+    /// The one that the node has begun.
+    pub begun: Option<u64>,
+    /// The one that the node has ended. It may have ended before the other one has begun.
+    pub ended: Option<u64>,
+}
+
 /// The id of a session that outlives a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId(pub [u8; 32]);

@@ -170,6 +170,7 @@ fn has_come_back(events: &[Event], topic: &str) -> Option<()> {
         | Event::Evicted { .. }
         | Event::Revoked(_)
         | Event::Presence { .. }
+        | Event::Vacated { .. }
         | Event::Lost(_)
         | Event::Back { .. }
         | Event::Renumbered(_) => false,

@@ -4,6 +4,7 @@
 //! depends on the machine's speed: what has to come is waited for, and what must not come would have come before
 //! something that is waited for.
 
+mod attendance;
 mod devices;
 mod failures;
 mod history;
@@ -17,6 +18,7 @@ mod topics;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use self::attendance::*;
 pub use self::devices::*;
 pub use self::failures::*;
 pub use self::history::*;
@@ -47,7 +49,7 @@ pub trait Cluster: Send + Sync {
 
     /// Lets a node make a call that changes presence, and holds the request back until [`Cluster::deliver`]: the call
     /// gets no answer. The node is the one named [`HELD_BACK`]. What it asks afterwards may arrive. Only for
-    /// [`a_late_call_changes_nothing`].
+    /// [`a_late_call_changes_nothing`] and [`a_lost_answer_about_an_occupancy_is_given_again`].
     fn hold_back<'a>(&'a self, call: Answer<'a, ()>) -> Answer<'a, ()>;
 
     /// Delivers what was held back. It has been carried out when this returns.
@@ -80,6 +82,7 @@ macro_rules! conformance {
         $crate::conformance! { $make, but failovers and late calls }
         $crate::conformance! { #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             $make: lost_messages_end_the_epoch a_late_call_changes_nothing
+                a_lost_answer_about_an_occupancy_is_given_again
         }
     };
     ($make:path, but failovers and late calls) => {
@@ -89,6 +92,7 @@ macro_rules! conformance {
         $crate::conformance! { @all #[tokio::test(start_paused = true)] $make }
         $crate::conformance! { #[tokio::test(start_paused = true)]
             $make: lost_messages_end_the_epoch a_late_call_changes_nothing
+                a_lost_answer_about_an_occupancy_is_given_again
         }
     };
     (@all #[$test:meta] $make:path) => {
@@ -140,6 +144,9 @@ macro_rules! conformance {
             a_node_that_was_away_for_long_enters_again
             members_of_a_retired_node_leave
             presence_outlives_broken_connections
+            an_occupancy_begins_once_and_ends_once
+            a_dead_node_attends_nothing
+            a_retired_node_attends_nothing
             revocations_are_told_and_kept
             revocations_are_read_in_pages
             sessions_are_found_at_every_node

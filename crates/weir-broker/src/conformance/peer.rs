@@ -302,6 +302,7 @@ pub(super) fn heard(events: &[Event], topic: &str) -> Vec<Heard> {
             | Event::Evicted { .. }
             | Event::Revoked(_)
             | Event::Presence { .. }
+            | Event::Vacated { .. }
             | Event::Lost(_)
             | Event::Back { .. }
             | Event::Renumbered(_) => {}
@@ -334,6 +335,7 @@ fn evictions(events: &[Event], device: &str) -> Vec<u64> {
         | Event::Evicted { .. }
         | Event::Revoked(_)
         | Event::Presence { .. }
+        | Event::Vacated { .. }
         | Event::Lost(_)
         | Event::Back { .. }
         | Event::Renumbered(_) => None,

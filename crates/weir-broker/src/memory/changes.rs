@@ -56,13 +56,14 @@ impl State {
         }
     }
 
-    /// Takes the members of nodes out that have been dead for too long, if it is time to look.
-    pub(super) fn look(&mut self, now: Instant) {
+    /// Takes the members of nodes out that have been dead for too long, if it is time to look. `by` is the node that looks.
+    pub(super) fn look(&mut self, by: LinkId, now: Instant) {
         if self.presence.due(&self.nodes).is_none_or(|due| due > now) {
             return;
         }
         for id in self.presence.look(&self.nodes, now) {
             self.exit_all(id, now);
+            self.end_attendance(id, by);
             if self.links.contains_key(&id) {
                 self.presence.end(id);
             }

@@ -31,6 +31,7 @@ pub enum Method {
     Enter,
     Exit,
     Members,
+    Attend,
     KeepSessions,
     Session,
     Close,
@@ -129,7 +130,11 @@ impl EventKind {
             Event::Evicted { .. } => Some(EventKind::Evicted),
             Event::Revoked(_) => Some(EventKind::Revoked),
             Event::Presence { .. } => Some(EventKind::Presence),
-            Event::Gap(_) | Event::Lost(_) | Event::Back { .. } | Event::Renumbered(_) => None,
+            Event::Gap(_)
+            | Event::Vacated { .. }
+            | Event::Lost(_)
+            | Event::Back { .. }
+            | Event::Renumbered(_) => None,
         }
     }
 }

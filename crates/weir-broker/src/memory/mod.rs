@@ -18,12 +18,14 @@
 //! ```
 
 mod agenda;
+mod attendance;
 mod changes;
 mod devices;
 mod faults;
 mod link;
 mod node;
 mod nodes;
+mod occupancies;
 mod presence;
 mod revocations;
 mod sessions;

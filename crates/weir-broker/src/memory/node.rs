@@ -14,8 +14,9 @@ use super::state::{Next, Reply, Run, State};
 use super::{LinkId, Memory, NodeOptions};
 use crate::contract::{Answer, Broker, Error, Event, EventHandler, Published, check_sessions};
 use crate::records::{
-    Batch, Claim, ConnectionNumber, Entry, History, HistoryQuery, Member, MemberPage, Name, Node,
-    NodeNumber, Position, Reach, RevocationId, Revocations, SessionId, StoredSession,
+    Attendance, Batch, Claim, ConnectionNumber, Entry, History, HistoryQuery, Member, MemberPage,
+    Name, Node, NodeNumber, Occupancy, Position, Reach, RevocationId, Revocations, SessionId,
+    StoredSession,
 };
 
 /// One node's end of its link.
@@ -288,6 +289,13 @@ impl Broker for MemoryNode {
             let lives = |link| state.nodes.lives(link, now);
             Ok(state.presence.members(&topic, after, limit, lives))
         }))
+    }
+
+    fn attend(&self, topics: Vec<Attendance>) -> Answer<'_, Vec<Occupancy>> {
+        let call = self.next_call();
+        Box::pin(
+            self.ask(Method::Attend, move |state, id, now| state.attend((id, call), &topics, now)),
+        )
     }
 
     fn keep_sessions(&self, kept: Vec<StoredSession>, forgotten: Vec<SessionId>) -> Answer<'_, ()> {

@@ -17,6 +17,8 @@ pub(super) struct Presence {
     topics: BTreeMap<Name, BTreeMap<LinkId, BTreeMap<ConnectionNumber, Name>>>,
     /// How many members each node has.
     counts: BTreeMap<LinkId, usize>,
+    /// Nodes that attend topics.
+    attending: BTreeSet<LinkId>,
     /// The last call of each node for a topic that was carried out.
     calls: BTreeMap<(LinkId, Name), u64>,
     /// A seeded bug: see [`MemoryOptions`].
@@ -46,6 +48,7 @@ impl Presence {
         Presence {
             topics: BTreeMap::new(),
             counts: BTreeMap::new(),
+            attending: BTreeSet::new(),
             calls: BTreeMap::new(),
             obeys_late_calls: options.obeys_late_calls,
             kept: options.presence_kept,
@@ -113,9 +116,22 @@ impl Presence {
         self.topics.iter().filter_map(of).collect()
     }
 
-    /// Whether a node has members.
+    /// Whether a node has members, or attends topics.
     pub(super) fn has(&self, link: LinkId) -> bool {
-        self.counts.contains_key(&link)
+        self.counts.contains_key(&link) || self.attending.contains(&link)
+    }
+
+    /// Notes how many topics a node attends.
+    pub(super) fn count_attended(&mut self, link: LinkId, count: usize) {
+        match count {
+            0 => self.attending.remove(&link),
+            1.. => self.attending.insert(link),
+        };
+    }
+
+    /// Nodes to look for.
+    fn watched(&self) -> BTreeSet<LinkId> {
+        self.counts.keys().chain(&self.attending).copied().collect()
     }
 
     /// A page of the members whose nodes live.
@@ -152,9 +168,9 @@ impl Presence {
         self.ended.insert(link);
     }
 
-    /// When to look for dead nodes; `None`: no node has members.
+    /// When to look for dead nodes; `None`: no node has members, or attends topics.
     pub(super) fn due(&self, nodes: &Nodes) -> Option<Instant> {
-        let first = self.counts.keys().map(|link| nodes.lives_until(*link)).min()?;
+        let first = self.watched().iter().map(|link| nodes.lives_until(*link)).min()?;
         let earliest = self.looked + self.kept / LOOKS;
         Some(first.map_or(earliest, |first| earliest.max(first)))
     }
@@ -164,9 +180,9 @@ impl Presence {
         let pause = (now - self.looked).min(2 * self.kept / LOOKS);
         self.looked = now;
         let mut dead = BTreeMap::new();
-        for link in self.counts.keys().filter(|link| !nodes.lives(**link, now)) {
-            let before = self.dead.get(link);
-            dead.insert(*link, before.map_or(Duration::ZERO, |before| *before + pause));
+        for link in self.watched().into_iter().filter(|link| !nodes.lives(*link, now)) {
+            let before = self.dead.get(&link);
+            dead.insert(link, before.map_or(Duration::ZERO, |before| *before + pause));
         }
         self.dead = dead;
         let gone = self.dead.iter().filter(|(_, dead_for)| **dead_for >= self.kept);

@@ -13,6 +13,7 @@ use super::devices::Devices;
 use super::faults::{Break, Counts, Method, chosen};
 use super::link::Link;
 use super::nodes::Nodes;
+use super::occupancies::Occupancies;
 use super::presence::Presence;
 use super::revocations::RevocationLog;
 use super::sessions::Sessions;
@@ -42,6 +43,7 @@ pub(super) struct State {
     pub(super) topics: Topics,
     pub(super) devices: Devices,
     pub(super) presence: Presence,
+    pub(super) occupancies: Occupancies,
     pub(super) nodes: Nodes,
     pub(super) revocations: RevocationLog,
     pub(super) sessions: Sessions,
@@ -79,6 +81,7 @@ impl State {
             topics: Topics::new(options.topics_kept, options.keeps_journal),
             devices: Devices::default(),
             presence: Presence::new(options, now),
+            occupancies: Occupancies::default(),
             nodes: Nodes::new(options.lease),
             revocations: RevocationLog::new(),
             sessions: Sessions::default(),
@@ -179,7 +182,7 @@ impl State {
         if !self.links.get(&id).is_some_and(reaches) {
             return self.next_step(id, now);
         }
-        self.look(now);
+        self.look(id, now);
         let next = self.next_step(id, now);
         let Next::Wait(due) = next else { return next };
         // What was carried out on the way may have changed when to look.
@@ -388,10 +391,15 @@ impl State {
         reached
     }
 
+    /// The wall clock of the broker, in microseconds.
+    pub(super) fn micros(&self, now: Instant) -> u64 {
+        let since = u64::try_from((now - self.started).as_micros()).unwrap_or(u64::MAX);
+        (STARTED_MILLIS * 1000).saturating_add(since)
+    }
+
     pub(super) fn revoke(&mut self, device: Name, now: Instant) -> RevocationId {
-        let millis = u64::try_from((now - self.started).as_millis()).unwrap_or(u64::MAX);
-        let revocation: Revocation =
-            self.revocations.add(device, STARTED_MILLIS.saturating_add(millis), now);
+        let millis = self.micros(now) / 1000;
+        let revocation: Revocation = self.revocations.add(device, millis, now);
         self.tell(&Event::Revoked(revocation.clone()), now, |_| true);
         revocation.id
     }
@@ -419,6 +427,7 @@ impl State {
         self.nodes.retire(id);
         self.devices.remove(id);
         self.exit_by_call(id, call, now);
+        self.end_attendance(id, id);
     }
 
     /// What has happened so far at nodes of this name; `None`: at all.
@@ -446,6 +455,7 @@ fn may_be_late(method: Method) -> bool {
             | Method::Revoke
             | Method::Enter
             | Method::Exit
+            | Method::Attend
     )
 }
 

@@ -84,7 +84,8 @@ fn text(event: &Event) -> String {
         | Event::ToAll(_)
         | Event::ToNode(_)
         | Event::Revoked(_)
-        | Event::Presence { .. } => format!("{event:?}"),
+        | Event::Presence { .. }
+        | Event::Vacated { .. } => format!("{event:?}"),
     }
 }
 

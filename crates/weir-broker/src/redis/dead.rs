@@ -7,6 +7,7 @@ use std::time::Duration;
 use redis::Value;
 use tokio::time::{Instant, sleep};
 
+use super::attendance::is_attended;
 use super::client::Client;
 use super::presence::PIECE;
 use super::scripts::DEAD;
@@ -98,6 +99,9 @@ impl Client {
         let places: Vec<usize> = places.collect();
         let request = |place: &usize| {
             let topic = &entries[*place].0;
+            if let Some(request) = self.end_attendance(topic, (stay, call)) {
+                return request;
+            }
             let mut request = self.change_request(("end", call), topic, (stay, None));
             request.command.arg(PIECE);
             request
@@ -107,6 +111,18 @@ impl Client {
         let mut is_empty = vec![false; entries.len()];
         let mut went = Ok(true);
         for (place, answer) in places.into_iter().zip(answers) {
+            if is_attended(&entries[place].0) {
+                // The same request again says the same.
+                let told = answer.and_then(|answer| match is_empty[place] {
+                    true => Ok(()),
+                    false => self.tell_end(&entries[place].0, &answer),
+                });
+                match told {
+                    Ok(()) => is_empty[place] = true,
+                    Err(error) => went = Err(error),
+                }
+                continue;
+            }
             match answer.and_then(|answer| int(&answer).map_err(damaged)) {
                 Ok(left) => is_empty[place] |= left == 0,
                 Err(error) => went = Err(error),

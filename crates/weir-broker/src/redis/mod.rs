@@ -14,12 +14,14 @@
 //! | `client` | opens and closes, bounds what waits | know topics |
 //! | `clock` | what Redis' clock shows at the latest | ask for it |
 //! | `topics`, `devices`, `nodes`, `presence`, `sessions` | the contract's methods | talk to Redis themselves |
-//! | `dead` | lets the members of dead nodes leave | decide which nodes live |
+//! | `attendance` | which topics have subscribers, and who begins and ends their occupancy | talk to Redis itself |
+//! | `dead` | lets the members and subscribers of dead nodes leave | decide which nodes live |
 //! | `bare` | what a bare client sends to publish: for measuring | belong to the broker |
 //!
 //! Commands go through the `redis` crate's multiplexed connections. Subscriptions have connections of their own: see
 //! `subscriber`.
 
+mod attendance;
 mod backoff;
 mod bare;
 mod claimed;
@@ -61,8 +63,9 @@ pub use self::look::{RedisAnswer, RedisInfo, ask_redis};
 pub use self::options::RedisOptions;
 use crate::contract::{Answer, Broker, BrokerCounts, Error, EventHandler, Published};
 use crate::records::{
-    Batch, Claim, ConnectionNumber, Entry, History, HistoryQuery, Member, MemberPage, Name, Node,
-    NodeNumber, Position, Reach, RevocationId, Revocations, SessionId, StoredSession,
+    Attendance, Batch, Claim, ConnectionNumber, Entry, History, HistoryQuery, Member, MemberPage,
+    Name, Node, NodeNumber, Occupancy, Position, Reach, RevocationId, Revocations, SessionId,
+    StoredSession,
 };
 
 /// A broker in Redis. Dropped, it ends at once, and its node counts as living for some seconds.
@@ -180,6 +183,10 @@ impl Broker for RedisBroker {
         limit: usize,
     ) -> Answer<'_, MemberPage> {
         Box::pin(self.client.list_members(topic, after, limit))
+    }
+
+    fn attend(&self, topics: Vec<Attendance>) -> Answer<'_, Vec<Occupancy>> {
+        Box::pin(self.client.attend_all(topics))
     }
 
     fn keep_sessions(&self, kept: Vec<StoredSession>, forgotten: Vec<SessionId>) -> Answer<'_, ()> {

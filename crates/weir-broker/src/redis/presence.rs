@@ -18,15 +18,21 @@ use crate::contract::{Error, Event};
 use crate::records::{ConnectionNumber, Member, MemberPage, Name, by_topic};
 
 /// A call that enters members, from its begin to its end, however it ends.
-struct Entering<'a> {
+pub(super) struct Entering<'a> {
     client: &'a Client,
     stay: Stay,
-    topics: &'a BTreeMap<Name, Vec<Member>>,
+    topics: Vec<Name>,
+}
+
+impl Entering<'_> {
+    pub(super) fn stay(&self) -> &Stay {
+        &self.stay
+    }
 }
 
 impl Drop for Entering<'_> {
     fn drop(&mut self) {
-        self.client.present().end_entering(&self.stay, self.topics.keys());
+        self.client.present().end_entering(&self.stay, self.topics.iter());
     }
 }
 
@@ -39,17 +45,25 @@ impl Client {
         let (_permit, until) = self.admit(members.len())?;
         let topics = &by_topic(members);
         let interruptions = self.context.interruptions.load(Ordering::Relaxed);
-        let (entering, unwritten) = {
-            let mut present = self.present();
-            let unwritten = present.begin_entering(topics.keys(), interruptions);
-            (Entering { client: self, stay: present.stay(), topics }, unwritten)
-        };
+        let (entering, unwritten) = self.begin_entering(topics.keys(), interruptions);
         if !unwritten.is_empty() {
             self.write_index(&entering.stay, &unwritten, until).await?;
             self.present().written(&unwritten, interruptions);
         }
         let answers = self.change("enter", topics, &entering.stay, until).await;
         answers.into_iter().try_for_each(|(_, left)| left.map(drop))
+    }
+
+    /// Begins a call that enters members. Gives the topics that are to be written to the index first.
+    pub(super) fn begin_entering<'a>(
+        &self,
+        topics: impl IntoIterator<Item = &'a Name>,
+        interruptions: u64,
+    ) -> (Entering<'_>, Vec<(Name, u64)>) {
+        let topics: Vec<Name> = topics.into_iter().cloned().collect();
+        let mut present = self.present();
+        let unwritten = present.begin_entering(topics.iter(), interruptions);
+        (Entering { client: self, stay: present.stay(), topics }, unwritten)
     }
 
     pub(super) async fn exit_members(&self, members: Vec<(Name, Member)>) -> Result<(), Error> {
@@ -123,7 +137,7 @@ impl Client {
     }
 
     /// Writes topics to the index, before members enter.
-    async fn write_index(
+    pub(super) async fn write_index(
         &self,
         stay: &Stay,
         entries: &[(Name, u64)],
@@ -148,7 +162,7 @@ impl Client {
     }
 
     /// Takes topics without members out of the index. What fails has its turn again when expiry is renewed.
-    async fn forget(&self, stay: &Stay, entries: Vec<(Name, u64)>, until: Instant) {
+    pub(super) async fn forget(&self, stay: &Stay, entries: Vec<(Name, u64)>, until: Instant) {
         for entries in entries.chunks(CHUNK) {
             let request = self.forget_request(&stay.name, entries);
             if self.run_one(request.slot, request.command, until).await.is_err() {
@@ -212,10 +226,12 @@ impl Client {
         for topics in topics.chunks(CHUNK) {
             let marks: Vec<_> = topics.iter().map(|topic| self.present().mark(topic)).collect();
             let requests = topics.iter().flat_map(|topic| {
-                let place = self.keys.place(topic);
-                ['u', 'm'].map(|kind| {
-                    let command = prolong(&place.part(kind, &stay.name));
-                    Request { slot: place.slot, command }
+                self.renew_attendance(topic, &stay.name).unwrap_or_else(|| {
+                    let place = self.keys.place(topic);
+                    ['u', 'm'].map(|kind| {
+                        let command = prolong(&place.part(kind, &stay.name));
+                        Request { slot: place.slot, command }
+                    })
                 })
             });
             let until = Instant::now() + self.timeout;

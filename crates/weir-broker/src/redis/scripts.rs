@@ -14,7 +14,7 @@ pub(super) struct Script {
 }
 
 /// All of them: a new connection loads them.
-pub(super) static SCRIPTS: [&Script; 16] = [
+pub(super) static SCRIPTS: [&Script; 17] = [
     &PUBLISH,
     &READ,
     &TOPS,
@@ -30,6 +30,7 @@ pub(super) static SCRIPTS: [&Script; 16] = [
     &MEMBERS,
     &FORGET,
     &DEAD,
+    &ATTEND,
     &PROBE,
 ];
 
@@ -57,10 +58,11 @@ script!(NODES, "nodes");
 script!(RETIRE, "retire");
 script!(REVOKE, "primary", "log", "revoke");
 script!(REVOCATIONS, "primary", "log", "revocations");
-script!(PRESENCE, "presence");
+script!(PRESENCE, "late", "presence");
 script!(MEMBERS, "members");
 script!(FORGET, "forget");
 script!(DEAD, "dead");
+script!(ATTEND, "late", "attend");
 script!(PROBE, "primary", "probe");
 
 impl Script {

@@ -218,6 +218,7 @@ impl EventHandler for Followed {
             | Event::Evicted { .. }
             | Event::Revoked(_)
             | Event::Presence { .. }
+            | Event::Vacated { .. }
             | Event::Lost(_)
             | Event::Back { .. }
             | Event::Renumbered(_) => {}

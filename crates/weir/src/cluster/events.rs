@@ -85,6 +85,7 @@ impl EventHandler for BrokerEvents {
             Event::Presence { topic, joined, left } => {
                 self.router.handle_presence(&topic, joined, left);
             }
+            Event::Vacated { topic, occupancy } => self.router.handle_vacated(&topic, occupancy),
             Event::Lost(cause) => {
                 self.router.set_broker_lost(true);
                 warn!(

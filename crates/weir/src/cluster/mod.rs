@@ -2,8 +2,10 @@
 //! events to topics and devices.
 //!
 //! `worker` runs what topics need; `events` takes what the broker tells; `presence` tells of who is
-//! in topics, without a broker too; `sessions` keeps sessions of TLS for all nodes.
+//! in topics, without a broker too; `attendance` tells which topics have subscribers here;
+//! `sessions` keeps sessions of TLS for all nodes.
 
+mod attendance;
 mod events;
 mod presence;
 mod sessions;
@@ -28,6 +30,7 @@ use crate::base::config::Config;
 use crate::observe::counters::Counters;
 use crate::tls::SharedSessions;
 use crate::topics::{Followed, Range, Router};
+pub(crate) use attendance::run as run_attendance;
 pub(crate) use events::{BrokerEvents, LocalNode};
 pub(crate) use presence::run as run_presence;
 use sessions::ClusterSessions;

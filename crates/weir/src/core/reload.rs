@@ -102,6 +102,7 @@ impl SharedState {
         self.calls.replace(&next);
         if before.hooks != next.hooks {
             self.notices.replace(&next).await;
+            self.router.attend_again();
         }
         let of_credentials = self.auth.replace(credentials, &next);
         let topics = match classes {

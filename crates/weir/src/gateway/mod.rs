@@ -27,7 +27,7 @@ use crate::base::config::{Config, ConfigError};
 use crate::base::model::Spoken;
 use crate::base::threads::{OpenFiles, Resources};
 use crate::base::workers::Workers;
-use crate::cluster::run_presence;
+use crate::cluster::{run_attendance, run_presence};
 use crate::connection::dispatcher;
 use crate::connection::listener::{self, Buffers, Door, Serve};
 use crate::connection::opening;
@@ -453,6 +453,9 @@ async fn launch(
         node.spawn(&shared, &mut services);
     }
     let broker = shared.cluster.as_ref().map(|cluster| Arc::clone(cluster.broker()));
+    if let Some(broker) = &broker {
+        services.spawn(run_attendance(Arc::clone(&shared.router), Arc::clone(broker)));
+    }
     services.spawn(run_presence(Arc::clone(&shared.router), broker));
     if let Some(tls) = &shared.tls {
         services.spawn(tls::watch(Arc::clone(tls.contexts())));

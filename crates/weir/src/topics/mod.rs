@@ -42,6 +42,7 @@ use crate::base::mailboxes::{self, Credits, Mailboxes, Publisher};
 use crate::base::model::TopicNameError;
 use crate::limits::bucket::Bucket;
 use crate::observe::counters::Counters;
+use attendance::Attendances;
 pub(crate) use classes::{CLASS_NUMBERS, Class, Classes};
 use counts::ShardCounts;
 pub(crate) use destination::Destination;
@@ -91,6 +92,8 @@ pub(crate) struct Router {
     needs: Needs,
     /// Is told of topics that get their first subscriber, and lose their last one.
     notices: OnceLock<Arc<Notices>>,
+    /// Topics of the cluster that have subscribers here, as far as someone is told of that.
+    attendances: Attendances,
     /// Topics of the cluster that have lost their last subscriber, and when.
     lingering: Mutex<VecDeque<(Nanos, Arc<Topic>)>>,
     /// Subscriptions that wait for the broker.
@@ -222,6 +225,7 @@ impl Router {
             presence: Presence::new(config.limits.presence_members_max),
             needs: Needs::default(),
             notices: OnceLock::new(),
+            attendances: Attendances::default(),
             lingering: Mutex::default(),
             parked: AtomicUsize::new(0),
             broker_lost: AtomicBool::new(false),

@@ -9,13 +9,9 @@ local key, devices, before = KEYS[1], KEYS[2], KEYS[4]
 local joined, left = {}, {}
 
 if ARGV[4] ~= '' then
-  -- A call that comes late would undo what was asked since. None comes more than two minutes late: then TCP takes what is on
-  -- its way for gone (RFC 9293, 3.4.2).
-  local late = 120000
-  local last = redis.call('SET', KEYS[3], ARGV[4], 'PX', late, 'GET')
-  if last and tonumber(last) > tonumber(ARGV[4]) then
-    redis.call('SET', KEYS[3], last, 'PX', late)
-    return redis.error_reply('STALE a later call was carried out')
+  local late = refuse_late(KEYS[3], ARGV[4])
+  if late then
+    return late
   end
 end
 

@@ -232,6 +232,29 @@ impl Notices {
         self.tell(NoticeEvent::Vacated, Some(topic), change, |_| ());
     }
 
+    /// Whether a receiver is told when this topic is occupied, or vacated.
+    pub(crate) fn hears_of_occupancy(&self, topic: &str) -> bool {
+        let receivers = self.receivers.load();
+        [NoticeEvent::Occupied, NoticeEvent::Vacated]
+            .into_iter()
+            .any(|event| receivers.hear(event, Some(topic)))
+    }
+
+    /// A topic of the cluster has got its first subscriber at any node. The broker knows that it
+    /// stands; the file does not, because the topic may outlive this node.
+    pub(crate) fn occupied_in_cluster(&self, topic: &str, occupancy: u64) {
+        self.tell_occupancy(NoticeEvent::Occupied, topic, occupancy);
+    }
+
+    /// A topic of the cluster has lost its last subscriber at any node.
+    pub(crate) fn vacated_in_cluster(&self, topic: &str, occupancy: u64) {
+        self.tell_occupancy(NoticeEvent::Vacated, topic, occupancy);
+    }
+
+    fn tell_occupancy(&self, event: NoticeEvent, topic: &str, occupancy: u64) {
+        self.tell(event, Some(topic), Change::None, |body| body.claim = Some(occupancy));
+    }
+
     /// The figures of all receivers.
     pub(crate) fn figures(&self) -> Vec<Figures> {
         self.receivers.load().iter().map(|receiver| receiver.figures()).collect()

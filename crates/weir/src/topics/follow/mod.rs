@@ -263,6 +263,7 @@ impl Router {
                         self.check(topic, state);
                         self.check_presence(topic, state);
                     });
+                    self.say_attendance_again(Some(name));
                 }
             }
             Scope::Devices(_) | Scope::Node => {}
@@ -274,6 +275,7 @@ impl Router {
                         self.check_presence(&topic, &mut state);
                     }
                 }
+                self.say_attendance_again(None);
             }
         }
     }

@@ -67,9 +67,9 @@ weir_wire::named_enum! {
         Unsubscribed = "unsubscribed",
         /// A device or a service has published a message to a topic.
         Published = "published",
-        /// A topic of this node has got its first subscriber.
+        /// A topic has got its first subscriber: of this node, or of the cluster.
         Occupied = "occupied",
-        /// A topic of this node has lost its last subscriber.
+        /// A topic has lost its last subscriber: of this node, or of the cluster.
         Vacated = "vacated",
     }
 }

@@ -9,7 +9,7 @@ use super::hooks::check_path;
 use super::upstreams::check_name;
 use crate::base::config::keys::ConfigError;
 use crate::base::config::{
-    Config, HOOK_SECRET_BYTES_MAX, HOOK_SECRET_BYTES_MIN, NoticeEvent, ReceiverConfig, Scope,
+    Config, HOOK_SECRET_BYTES_MAX, HOOK_SECRET_BYTES_MIN, NoticeEvent, ReceiverConfig,
 };
 
 impl Config {
@@ -20,7 +20,7 @@ impl Config {
             check_name("hooks.receivers", (index, &receiver.name), &mut names)?;
             self.check_upstream_name(&format!("{path}.upstream"), &receiver.upstream)?;
             check_path(&format!("{path}.path"), &receiver.path)?;
-            self.check_events(&path, receiver)?;
+            Self::check_events(&path, receiver)?;
             self.check_patterns(&path, receiver)?;
             let bytes = receiver.secret.len();
             if bytes != 0 && !(HOOK_SECRET_BYTES_MIN..=HOOK_SECRET_BYTES_MAX).contains(&bytes) {
@@ -34,7 +34,7 @@ impl Config {
         Ok(())
     }
 
-    fn check_events(&self, path: &str, receiver: &ReceiverConfig) -> Result<(), ConfigError> {
+    fn check_events(path: &str, receiver: &ReceiverConfig) -> Result<(), ConfigError> {
         let events = &receiver.events;
         let key = format!("{path}.events");
         if events.is_empty() {
@@ -44,19 +44,6 @@ impl Config {
         let twice = events.iter().enumerate().find(|(at, event)| events[..*at].contains(event));
         if let Some((_, event)) = twice {
             return Err(error(&key, quoted(event.name()), "each event once"));
-        }
-        let is_of_topics =
-            |event: &&NoticeEvent| matches!(event, NoticeEvent::Occupied | NoticeEvent::Vacated);
-        let has_local = self.topic_classes.iter().any(|class| self.scope(class) == Scope::Node);
-        if let Some(event) = events.iter().find(is_of_topics)
-            && self.cluster.is_set()
-            && !has_local
-        {
-            let allowed = "events without \"occupied\" and \"vacated\": they are told of topics of one node only, \
-                           and in this cluster no topic class has scope = \"node\"";
-            let depends_on = &["cluster.redis"];
-            let error = error(&key, quoted(event.name()), allowed);
-            return Err(ConfigError { depends_on, ..error });
         }
         Ok(())
     }
