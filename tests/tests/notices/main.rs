@@ -217,6 +217,38 @@ fn a_receiver_that_is_down_costs_a_bounded_queue_and_learns_what_it_has_lost() -
 }
 
 #[test]
+fn each_message_is_told_with_its_source() -> Result<()> {
+    let mut receiver = Receiver::new()?;
+    receiver.start()?;
+    let services = "[[auth.services]]\ntoken = \"secret\"\nname = \"backend\"\nmay = [\"publish\"]";
+    let config = config(&receiver, "events = [\"published\"]");
+    let config = config.replace("[\"devices\"]", "[\"devices\", \"services\"]");
+    let (server, _directory) = start(&format!("{config}\n{services}"))?;
+    let mut device = Device::greet(server.tcp, "d", &[])?;
+    publish(&mut device, "t", "by a device")?;
+    server.publish(&json!({"topic": "t", "text": "by an operator"}))?;
+    server.publish(&json!({"device": "d", "text": "to a device"}))?;
+    let mut service = Device::connect(server.tcp)?;
+    let (device_id, token) = ("backend".to_owned(), "secret".to_owned());
+    let hello = v1::Hello { device_id, token, ..v1::Hello::default() };
+    service.send(client_message::Kind::Hello(hello))?;
+    ensure!(matches!(service.hear()?, Some(server_message::Kind::Welcome(_))));
+    publish(&mut service, "t", "by a service")?;
+    let heard = receiver.wait("audit", "three messages", |heard| heard.len() == 3)?;
+    let told = heard.iter().map(|one| (&one["source"], &one["message"]["text"], &one["device"]));
+    let expected = [
+        (json!("device"), json!("by a device"), json!("d")),
+        (json!("admin"), json!("by an operator"), Value::Null),
+        (json!("service"), json!("by a service"), json!("backend")),
+    ];
+    assert!(
+        told.eq(expected.iter().map(|(source, text, device)| (source, text, device))),
+        "{heard:?}"
+    );
+    Ok(())
+}
+
+#[test]
 fn a_receiver_reads_again_from_a_cursor() -> Result<()> {
     let mut receiver = Receiver::new()?;
     receiver.start()?;

@@ -9,6 +9,7 @@ use http::request::Parts;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::backends::notices::Author;
 use crate::core::publishing::Publishing;
 use crate::http::web::problem::{MessagePlace, Problem};
 use crate::http::web::publish::PublishOne;
@@ -66,7 +67,7 @@ impl PublishOne for Operator<'_> {
         place: MessagePlace<'_>,
     ) -> Result<Option<Publishing>, Problem> {
         self.published.note(publication);
-        let publishing = self.handle.publish(publication);
+        let publishing = self.handle.shared().publish(publication, Author::AdminApi, None);
         publishing.map(Some).map_err(|error| Problem::publish(error, place))
     }
 }

@@ -9,7 +9,7 @@ use weir_engine::{Command, ConnId, Item, Message, Nanos, Priority, TopicMessage}
 use weir_wire::{ErrorCode, hot};
 
 use crate::auth::Act;
-use crate::backends::notices;
+use crate::backends::notices::{self, Author};
 use crate::base::clock::unix_millis;
 use crate::base::config::Right;
 use crate::base::mailboxes::{self, Credits, Publisher};
@@ -107,14 +107,28 @@ impl Handle {
 }
 
 impl SharedState {
-    /// Publishes for a backend or the embedding program, which may publish anything.
+    /// Publishes for the admin API or the embedding program, which may publish anything. `device`:
+    /// the program passes on what a device publishes.
     pub(crate) fn publish(
         &self,
         publication: &Publication<'_>,
-        publisher: Publisher,
+        author: Author,
+        device: Option<&str>,
     ) -> Result<Publishing, PublishError> {
-        let publishing = self.route(publication, publisher, |_, _| Ok(()));
-        publishing.inspect_err(|error| self.counters().count_refused(RefuseCause::of(error)))
+        let publisher = match author {
+            Author::Device => Publisher::Device,
+            Author::Service | Author::AdminApi | Author::Program => Publisher::Backend,
+        };
+        let publishing = self
+            .route(publication, publisher, |_, _| Ok(()))
+            .inspect_err(|error| self.counters().count_refused(RefuseCause::of(error)))?;
+        if let Target::Topic(topic) = publication.target
+            && self.notices.hears_of_messages(topic)
+        {
+            let sender = (notices::Sender::Request(device), author);
+            self.notices.published(sender, (topic, publication), publishing.accepted());
+        }
+        Ok(publishing)
     }
 
     /// Counts the refusal of a caller's message.
@@ -165,15 +179,21 @@ impl SharedState {
         }
         let accepted = publishing.accepted();
         let about = (topic, publication);
+        let author = match caller.grant.publisher() {
+            Publisher::Device => Author::Device,
+            Publisher::Backend => Author::Service,
+        };
         match caller.device {
             CallerDevice::Named(device) => {
-                self.notices.published(notices::Sender::Request(device), about, accepted);
+                let sender = (notices::Sender::Request(device), author);
+                self.notices.published(sender, about, accepted);
             }
             CallerDevice::Connected(device, conn) => {
                 // A connection that was replaced meanwhile has no further notice but its end.
                 if let Some((device, order)) = self.devices.entry_of(device, conn) {
                     let who = notices::Who { device: &device, conn, order };
-                    self.notices.published(notices::Sender::Connection(who), about, accepted);
+                    let sender = (notices::Sender::Connection(who), author);
+                    self.notices.published(sender, about, accepted);
                 }
             }
         }

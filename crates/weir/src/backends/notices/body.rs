@@ -28,6 +28,8 @@ pub(super) struct Body {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) age_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) source: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) message: Option<Message>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) count: Option<u64>,

@@ -70,6 +70,27 @@ pub(crate) struct Who<'a> {
     pub(crate) order: AcceptOrder,
 }
 
+/// Who has published a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Author {
+    Device,
+    Service,
+    AdminApi,
+    /// The program that embeds the gateway.
+    Program,
+}
+
+impl Author {
+    fn name(self) -> &'static str {
+        match self {
+            Author::Device => "device",
+            Author::Service => "service",
+            Author::AdminApi => "admin",
+            Author::Program => "program",
+        }
+    }
+}
+
 /// The sender of a message.
 #[derive(Clone, Copy)]
 pub(crate) enum Sender<'a> {
@@ -207,11 +228,12 @@ impl Notices {
     /// `accepted`: `None` if the broker has been asked and has not answered yet.
     pub(crate) fn published(
         &self,
-        sender: Sender<'_>,
+        (sender, author): (Sender<'_>, Author),
         (topic, publication): (&str, &Publication<'_>),
         accepted: Option<Accepted>,
     ) {
         self.tell(NoticeEvent::Published, Some(topic), Change::None, |body| {
+            body.source = Some(author.name());
             match sender {
                 Sender::Connection(who) => self.by(who, body),
                 Sender::Request(device) => body.device = device.map(str::to_owned),

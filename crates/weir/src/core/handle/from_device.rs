@@ -8,7 +8,7 @@ use weir_engine::ConnId;
 use weir_wire::ErrorCode;
 
 use super::Handle;
-use crate::base::mailboxes::Publisher;
+use crate::backends::notices::Author;
 use crate::base::model::{IdempotencyKey, Payload, Publication, PublishError, Target};
 use crate::core::publishing::Publishing;
 
@@ -60,7 +60,7 @@ impl FromDevice<'_> {
             sender: self.conn,
             idempotency_key: self.idempotency_key,
         };
-        self.handle.shared().publish(&publication, Publisher::Device)
+        self.handle.shared().publish(&publication, Author::Device, Some(self.device))
     }
 
     /// Asks the embedding program, which alone decides. A panic in that program ends nothing else.

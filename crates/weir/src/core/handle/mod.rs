@@ -7,8 +7,8 @@ use std::sync::Arc;
 use arc_swap::Guard;
 use weir_engine::{ConnId, ConnectionInfo, Engine};
 
+use crate::backends::notices::Author;
 use crate::base::config::Config;
-use crate::base::mailboxes::Publisher;
 use crate::base::model::{Publication, PublishError, TopicInfo};
 use crate::core::drain::{DrainError, DrainInfo, DrainOptions};
 use crate::core::events::{EventCounts, EventFilter, Events};
@@ -71,7 +71,7 @@ impl Handle {
     /// Cost: one encoding and one allocation, if there is a reader. A topic also costs its lock,
     /// and one push for each shard.
     pub fn publish(&self, publication: &Publication<'_>) -> Result<Publishing, PublishError> {
-        self.shared.publish(publication, Publisher::Backend)
+        self.shared.publish(publication, Author::Program, None)
     }
 
     /// A page of connections, and the cursor of the next page. A page may hold fewer than the

@@ -65,7 +65,7 @@ weir_wire::named_enum! {
         Subscribed = "subscribed",
         /// A connection has left a topic, and goes on.
         Unsubscribed = "unsubscribed",
-        /// A device or a service has published a message to a topic.
+        /// A message to a topic was published.
         Published = "published",
         /// A topic has got its first subscriber: of this node, or of the cluster.
         Occupied = "occupied",
