@@ -74,6 +74,13 @@ async fn rest(mut stream: TcpStream) -> (u16, Value) {
     (status, serde_json::from_str(&heard[heard.find("\r\n\r\n").unwrap()..]).unwrap())
 }
 
+/// The status of an answer; the rest of it is not waited for.
+async fn status(mut stream: TcpStream) -> u16 {
+    let mut line = [0; b"HTTP/1.1 200".len()];
+    timeout(PATIENCE, stream.read_exact(&mut line)).await.expect("in time").unwrap();
+    str::from_utf8(&line[b"HTTP/1.1 ".len()..]).unwrap().parse().unwrap()
+}
+
 async fn history(addr: SocketAddr, query: &str) -> (u16, Value) {
     rest(get(addr, &format!("/v1/topics/room%2F1/history?{query}"), "").await).await
 }
@@ -196,10 +203,12 @@ async fn events_resume_at_another_node() {
     let (newer, _) = publish(&one, "5").await;
     assert_ne!(newer, epoch);
     assert_eq!(events.text().await, "5");
-    // While the broker is away, no stream begins with a topic of the cluster.
+    // While the broker is away, no stream begins with a topic of the cluster. One that begins before
+    // the node has noticed is told in an event.
     memory.set_reachable(false);
-    let (status, problem) = rest(ask_for_events(one.http_addrs()[0], &last).await).await;
-    assert_eq!(status, 503, "{problem}");
+    let is_refused =
+        async { while status(ask_for_events(one.http_addrs()[0], &last).await).await != 503 {} };
+    timeout(PATIENCE, is_refused).await.expect("in time");
     memory.set_reachable(true);
     one.shutdown().await;
     two.shutdown().await;
