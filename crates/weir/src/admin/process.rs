@@ -1,9 +1,12 @@
 //! The kernel's numbers about this process.
 
 use std::fs;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
+
+use crate::base::clock::unix_time;
 
 /// The number of open descriptors.
 ///
@@ -22,7 +25,31 @@ pub(super) fn max_fds() -> Option<u64> {
 
 /// Processor time of all threads since the start.
 pub(super) fn cpu_time() -> Duration {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
+    clock(ClockId::ProcessCPUTime)
+}
+
+/// The start of the process, since 1970. It is read once, so that it does not change when the clock
+/// is set.
+pub(super) fn started() -> Option<Duration> {
+    static STARTED: OnceLock<Option<Duration>> = OnceLock::new();
+    *STARTED.get_or_init(|| {
+        let after_boot = start_after_boot(&fs::read_to_string("/proc/self/stat").ok()?)?;
+        let age = clock(ClockId::Boottime).checked_sub(after_boot)?;
+        unix_time().checked_sub(age)
+    })
+}
+
+/// Reads the time between the boot and the start of a process. The name of the process may contain
+/// anything; the start is the twentieth field behind it. The kernel counts in ticks of 10 ms for
+/// all programs.
+fn start_after_boot(stat: &str) -> Option<Duration> {
+    let (_, fields) = stat.rsplit_once(')')?;
+    let ticks: u64 = fields.split_whitespace().nth(19)?.parse().ok()?;
+    Some(Duration::from_millis(ticks.checked_mul(10)?))
+}
+
+fn clock(id: ClockId) -> Duration {
+    let time = clock_gettime(id);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
 }
@@ -82,6 +109,15 @@ mod tests {
         assert_eq!(machine_udp_v4(text), Some(expected));
         assert_eq!(machine_udp_v4("Udp: NoPorts\n"), None);
         assert!(udp_of_machine().is_some());
+    }
+
+    #[test]
+    fn the_start_is_found_behind_any_name() {
+        let stat = "7 (a) b (c)) S 1 7 7 0 -1 4194560 1 0 0 0 3 4 0 0 20 0 9 0 12345 6 7";
+        assert_eq!(start_after_boot(stat), Some(Duration::from_millis(123_450)));
+        assert_eq!(start_after_boot("7 (a) S 1"), None);
+        let age = unix_time().checked_sub(started().unwrap());
+        assert!(age.unwrap() < Duration::from_secs(24 * 3600), "{age:?}");
     }
 
     #[test]

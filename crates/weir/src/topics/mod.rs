@@ -28,7 +28,7 @@ mod ticker;
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
@@ -37,6 +37,7 @@ use hashbrown::HashTable;
 use weir_engine::{Budget, Command, ConnId, Message, Nanos, TopicId};
 
 use crate::backends::notices::Notices;
+use crate::base::clock::unix_millis;
 use crate::base::config::Config;
 use crate::base::mailboxes::{self, Credits, Mailboxes, Publisher};
 use crate::base::model::TopicNameError;
@@ -99,6 +100,8 @@ pub(crate) struct Router {
     /// Subscriptions that wait for the broker.
     parked: AtomicUsize,
     broker_lost: AtomicBool,
+    /// When that changed last, or the start, in milliseconds since 1970.
+    broker_since_ms: AtomicU64,
     #[cfg(test)]
     seeded_bug: std::sync::OnceLock<SeededBug>,
     /// Bytes of one replay chunk.
@@ -229,6 +232,7 @@ impl Router {
             lingering: Mutex::default(),
             parked: AtomicUsize::new(0),
             broker_lost: AtomicBool::new(false),
+            broker_since_ms: AtomicU64::new(unix_millis()),
             #[cfg(test)]
             seeded_bug: std::sync::OnceLock::new(),
             chunk_bytes_max: AtomicUsize::new(config.connection.low_watermark_bytes),

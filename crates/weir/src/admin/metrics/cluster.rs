@@ -1,6 +1,7 @@
 //! Metrics of a node in a cluster. Without one there are none.
 
 use std::fmt;
+use std::time::Duration;
 
 use weir_broker::{BrokerCounts, QueueCounts};
 
@@ -20,35 +21,18 @@ impl Gateway {
             "Whether the broker of the cluster can be reached: 1, or 0.",
             u64::from(!shared.router.is_broker_lost()),
         )?;
+        let since = Duration::from_millis(shared.router.broker_since_ms());
+        to.moment(
+            "weir_broker_since",
+            "When the broker was lost or came back last, or this node started, in seconds since 1970.",
+            since,
+        )?;
         to.counters(
             "weir_cluster_limits_reached",
             "How often a limit on what waits for the broker, or for other nodes, was reached.",
             ClusterLimit::ALL.map(|limit| ([("limit", limit.name())], front.cluster_limits(limit))),
         )?;
-        if let Some(node) = &shared.node {
-            let Backlog { messages, claims, releases, questions, answers } =
-                node.backlog(&shared.devices);
-            let waiting = [
-                (ClusterLimit::Subscriptions, shared.router.parked_count()),
-                (ClusterLimit::Messages, messages),
-                (ClusterLimit::Claims, claims),
-                (ClusterLimit::Releases, releases),
-                (ClusterLimit::Questions, questions),
-                (ClusterLimit::Answers, answers),
-            ];
-            to.gauges(
-                "weir_cluster_waiting",
-                "What waits for the broker, or for other nodes, beside messages to topics.",
-                waiting.map(|(limit, count)| ([("what", limit.name())], count as u64)),
-            )?;
-            let seen = node.nodes_seen();
-            to.gauges(
-                "weir_cluster_nodes",
-                "Nodes that lived when this one last looked, by whether they have the same topic_classes.",
-                [("same", seen.same as u64), ("different", seen.different.len() as u64)]
-                    .map(|(settings, count)| ([("settings", settings)], count)),
-            )?;
-        }
+        self.nodes(to)?;
         to.counters(
             "weir_cluster_messages",
             "Messages of topics of the cluster on this node, by what happened to them.",
@@ -82,6 +66,34 @@ impl Gateway {
             &Histogram::of_broker(&cluster.publish_durations()),
         )?;
         broker(&cluster.broker().counts(), to)
+    }
+
+    /// What waits for other nodes, and how many of them there are.
+    fn nodes(&self, to: &mut Families<'_>) -> fmt::Result {
+        let shared = self.handle.shared();
+        let Some(node) = &shared.node else { return Ok(()) };
+        let Backlog { messages, claims, releases, questions, answers } =
+            node.backlog(&shared.devices);
+        let waiting = [
+            (ClusterLimit::Subscriptions, shared.router.parked_count()),
+            (ClusterLimit::Messages, messages),
+            (ClusterLimit::Claims, claims),
+            (ClusterLimit::Releases, releases),
+            (ClusterLimit::Questions, questions),
+            (ClusterLimit::Answers, answers),
+        ];
+        to.gauges(
+            "weir_cluster_waiting",
+            "What waits for the broker, or for other nodes, beside messages to topics.",
+            waiting.map(|(limit, count)| ([("what", limit.name())], count as u64)),
+        )?;
+        let seen = node.nodes_seen();
+        to.gauges(
+            "weir_cluster_nodes",
+            "Nodes that lived when this one last looked, by whether they have the same topic_classes.",
+            [("same", seen.same as u64), ("different", seen.different.len() as u64)]
+                .map(|(settings, count)| ([("settings", settings)], count)),
+        )
     }
 }
 

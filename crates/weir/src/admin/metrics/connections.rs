@@ -40,6 +40,11 @@ impl Gateway {
             self.sum(|shard| &shard.beats),
         )?;
         to.gauge(
+            "weir_connections_max",
+            "The most settled connections (limits.connections_max).",
+            self.handle.shared().config().limits.connections_max as u64,
+        )?;
+        to.gauge(
             "weir_connections_stalled",
             "Connections above the high watermark.",
             self.sum(|shard| &shard.stalled),

@@ -6,7 +6,7 @@ use weir_engine::NotPassed;
 
 use super::Gateway;
 use super::families::Families;
-use super::process;
+use crate::admin::process;
 
 impl Gateway {
     /// Writes nothing without `engine.own_descriptors`: then `process_open_fds` and

@@ -1,6 +1,7 @@
 //! Metric families from plain numbers: a descriptor, then a line for each set of labels.
 
 use std::fmt;
+use std::time::Duration;
 
 use prometheus_client::encoding::{
     DescriptorEncoder, EncodeGaugeValue, EncodeLabelSet, MetricEncoder, NoLabelSet,
@@ -24,6 +25,12 @@ impl<'e> Families<'e> {
 
     pub(super) fn gauge(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
         self.family(name, help, None, MetricType::Gauge)?.encode_gauge(&value)
+    }
+
+    /// A moment, as a duration since 1970.
+    pub(super) fn moment(&mut self, name: &str, help: &str, since_1970: Duration) -> fmt::Result {
+        let mut family = self.family(name, help, Some(&Unit::Seconds), MetricType::Gauge)?;
+        family.encode_gauge(&since_1970.as_secs_f64())
     }
 
     pub(super) fn gauge_in(
@@ -67,6 +74,13 @@ impl<'e> Families<'e> {
         value: u64,
     ) -> fmt::Result {
         count(&mut self.family(name, help, Some(unit), MetricType::Counter)?, value)
+    }
+
+    /// A counter of seconds; the encoder adds the unit to its name.
+    pub(super) fn seconds(&mut self, name: &str, help: &str, value: f64) -> fmt::Result {
+        let unit = Some(&Unit::Seconds);
+        let mut family = self.family(name, help, unit, MetricType::Counter)?;
+        family.encode_counter::<NoLabelSet, f64, f64>(&value, None)
     }
 
     pub(super) fn counters<S: EncodeLabelSet>(

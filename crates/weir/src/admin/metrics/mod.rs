@@ -12,6 +12,7 @@ mod descriptors;
 mod families;
 mod hooks;
 mod http;
+mod machine;
 mod notices;
 mod presence;
 mod store;
@@ -23,6 +24,7 @@ mod udp;
 mod upstreams;
 
 use std::fmt;
+use std::time::Duration;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
@@ -33,7 +35,6 @@ use weir_engine::{Cell, CreditKind, DropRule, Durations, Priority, ShardStats, S
 use self::families::Families;
 pub(super) use self::families::Histogram;
 pub(super) use self::text::Form;
-use super::process;
 use crate::{
     AcceptError, ConnectRefuseCause, Handle, PartState, PublishTarget, RefuseCause, ResumeOutcome,
     SubscribeRefuseCause,
@@ -111,7 +112,7 @@ impl Collector for Gateway {
         self.mailboxes(&mut families)?;
         self.times(&mut families)?;
         self.allocated(&mut families)?;
-        process(&mut families)
+        self.machine(&mut families)
     }
 }
 
@@ -412,6 +413,14 @@ impl Gateway {
                 })
             }),
         )?;
+        to.gauges(
+            "weir_part_since_seconds",
+            "When the state of each part changed last, in seconds since 1970.",
+            parts.iter().map(|part| {
+                let since = Duration::from_millis(part.since_ms).as_secs_f64();
+                ([("part", part.part.name())], since)
+            }),
+        )?;
         to.gauge(
             "weir_draining",
             "Whether the node is not ready because of a drain, or because it shuts down: 1, or 0.",
@@ -520,20 +529,4 @@ impl fmt::Debug for Gateway {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Gateway").finish_non_exhaustive()
     }
-}
-
-/// The process, under the names that all exporters use. Numbers that the kernel does not tell are
-/// left out.
-fn process(to: &mut Families<'_>) -> fmt::Result {
-    if let Some(count) = process::open_fds() {
-        to.gauge("process_open_fds", "Open file descriptors.", count)?;
-    }
-    if let Some(count) = process::max_fds() {
-        to.gauge("process_max_fds", "The soft limit on open file descriptors.", count)?;
-    }
-    if let Some(bytes) = process::resident_bytes() {
-        let help = "Resident memory.";
-        to.gauge_in("process_resident_memory", &Unit::Bytes, help, bytes)?;
-    }
-    to.info("weir_build", "The program.", &[("version", env!("CARGO_PKG_VERSION"))])
 }

@@ -356,6 +356,11 @@ impl Admission {
         self.spares.refill();
     }
 
+    /// The limits on memory that are watched.
+    pub(crate) fn memory(&self) -> &[LimitedMemory] {
+        &self.memory
+    }
+
     /// The limits of the descriptor tables.
     pub(crate) fn tables(&self) -> TableLimits {
         self.tables

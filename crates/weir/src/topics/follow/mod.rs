@@ -28,6 +28,7 @@ use weir_broker::{History, Name, Position, Received, Scope};
 use weir_engine::{Nanos, Share};
 
 use super::{Router, State, Topic};
+use crate::base::clock::unix_millis;
 use crate::observe::counters::{ClusterLimit, Following};
 pub(crate) use envelope::Envelope;
 pub(crate) use needs::{Need, Needs, Question, Replay};
@@ -130,7 +131,14 @@ impl Router {
 
     /// The broker has been lost, or is back: subscriptions are refused meanwhile.
     pub(crate) fn set_broker_lost(&self, is_lost: bool) {
-        self.broker_lost.store(is_lost, Ordering::Relaxed);
+        if self.broker_lost.swap(is_lost, Ordering::Relaxed) != is_lost {
+            self.broker_since_ms.store(unix_millis(), Ordering::Relaxed);
+        }
+    }
+
+    /// When the broker was lost or came back last, or this node started, in milliseconds since 1970.
+    pub(crate) fn broker_since_ms(&self) -> u64 {
+        self.broker_since_ms.load(Ordering::Relaxed)
     }
 
     /// Whether the broker cannot be reached.
