@@ -12,6 +12,7 @@ mod history;
 mod lexicon;
 mod licences;
 pub(crate) mod links;
+mod logs;
 mod manifests;
 mod maps;
 mod modules;
@@ -105,6 +106,7 @@ pub(crate) fn check(repository: &Repository) -> anyhow::Result<Vec<Finding>> {
     findings.extend(maps::check(files));
     findings.extend(lexicon::check(files));
     findings.extend(prose::check(files));
+    findings.extend(logs::check(files));
     findings.extend(licences::check(files, metadata)?);
     if *has_git {
         findings.extend(history::check(root)?);
