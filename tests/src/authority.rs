@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use rcgen::{
@@ -55,6 +56,14 @@ impl Authority {
     /// The same, good until the year begins.
     pub fn sign_until(&self, name: &str, year: i32) -> Result<Leaf> {
         self.sign_params(name, false, |params| params.not_after = date_time_ymd(year, 1, 1))
+    }
+
+    /// The same, good for so long from now on.
+    #[expect(clippy::disallowed_methods, reason = "a certificate ends at a time of the wall clock")]
+    pub fn sign_for(&self, name: &str, length: Duration) -> Result<Leaf> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
+        let end = date_time_ymd(1970, 1, 1) + now + length;
+        self.sign_params(name, false, |params| params.not_after = end)
     }
 
     fn sign_params(

@@ -138,7 +138,7 @@ pub(crate) fn install(root: &Path, tools: &[(&str, &str, &str)]) -> anyhow::Resu
 }
 
 /// Each program with the arguments that print its version, and its Debian package.
-const TOOLS: [(&str, &str, &str); 22] = [
+const TOOLS: [(&str, &str, &str); 23] = [
     ("curl", "--version", "curl"),
     ("openssl", "version", "openssl"),
     ("python3", "--version", "python3"),
@@ -162,4 +162,5 @@ const TOOLS: [(&str, &str, &str); 22] = [
     ("which", "ip", "iproute2"),
     ("which", "xxd", "xxd"),
     ("systemd-socket-activate", "--version", "systemd"),
+    ("prometheus", "--version", "prometheus"),
 ];
