@@ -12,6 +12,7 @@ mod docs;
 mod fuzz;
 mod golang;
 mod maven;
+mod package;
 mod plot;
 mod process;
 mod profile;
@@ -46,6 +47,8 @@ commands:
                            (--times 10 --clients 3000 --rate 300 --topics 50 --races 10000)
   profile SCENARIO …       run a scenario of weir-bench with the words behind it, such as broadcast --tls, draw a
                            flame graph of its server into target/profiles, and list the largest functions
+  package                  build the Debian package and its bill of materials, into target/package; then install,
+                           upgrade, remove and purge it on this machine, as root
   docs                     write the generated documents and the Rust documentation
   scaling                  simulate losses of nodes, and write docs/scaling.md and docs/scaling.svg
 ";
@@ -77,6 +80,7 @@ fn run(words: &[&str]) -> anyhow::Result<()> {
         }
         ["bench", words @ ..] => bench::run(&root, &bench::Plan::read(words)?),
         ["chaos", words @ ..] => chaos::run(&root, &chaos::Plan::read(words)?),
+        ["package"] => package::run(&root),
         ["docs"] => docs::run(&root),
         ["profile", scenario, words @ ..] => profile::run(&root, scenario, words),
         ["scaling"] => scaling::run(&root),
