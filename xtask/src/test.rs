@@ -138,7 +138,7 @@ pub(crate) fn install(root: &Path, tools: &[(&str, &str, &str)]) -> anyhow::Resu
 }
 
 /// Each program with the arguments that print its version, and its Debian package.
-const TOOLS: [(&str, &str, &str); 23] = [
+const TOOLS: [(&str, &str, &str); 24] = [
     ("curl", "--version", "curl"),
     ("openssl", "version", "openssl"),
     ("python3", "--version", "python3"),
@@ -163,4 +163,5 @@ const TOOLS: [(&str, &str, &str); 23] = [
     ("which", "xxd", "xxd"),
     ("systemd-socket-activate", "--version", "systemd"),
     ("prometheus", "--version", "prometheus"),
+    ("strace", "--version", "strace"),
 ];

@@ -15,10 +15,11 @@ use tempfile::TempDir;
 use weir_tests::{Answer, Authority, Cgroup, Device, Proxy, Redis, Server, now, rest};
 use weir_wire::v1::{Hello, client_message};
 
+use super::rare::{self, Clocked};
 use super::service::{self, Repeated};
 
 /// The alerts whose faults are made here, with the gateway of each.
-pub(crate) const EXPECTED: [(&str, &str); 22] = [
+pub(crate) const EXPECTED: [(&str, &str); 23] = [
     ("WeirDown", "peer"),
     ("WeirStoreDown", "store"),
     ("WeirPartDegraded", "store"),
@@ -41,9 +42,12 @@ pub(crate) const EXPECTED: [(&str, &str); 22] = [
     ("WeirRestartsOften", "restless"),
     ("WeirBrokerMayForget", "restless"),
     ("WeirOpenFilesNearLimit", "small"),
+    ("WeirClockWrong", "ahead"),
 ];
 /// One more, where a cgroup can be made.
 pub(crate) const IN_CGROUP: (&str, &str) = ("WeirMemoryNearLimit", "small");
+/// One more, where a process may trace another.
+pub(crate) const TRACED: (&str, &str) = ("WeirNotReady", "broken");
 
 /// A part of each configuration.
 const LOG: &str = "[log]\nformat = \"json\"\n";
@@ -72,6 +76,10 @@ pub(crate) struct Faults {
     restless: Server,
     policy: Redis,
     small: Small,
+    ahead: Clocked,
+    broken: Server,
+    /// Whether a shard of `broken` could be stopped.
+    is_broken: bool,
     /// Files that are not in a gateway's directory.
     files: TempDir,
     other: Option<Server>,
@@ -132,7 +140,11 @@ impl Faults {
         // It lives as long as the test.
         std::mem::forget(apart);
         let small = Small::start(&authority)?;
+        let certificate = authority.files("d", "d.test", false)?;
+        let ahead = Clocked::start(files.path(), &format!("{LOG}{certificate}"))?;
         Ok(Faults {
+            broken: Server::start(LOG)?,
+            is_broken: false,
             node: cluster(&redis.url(), "node", "")?,
             peer: cluster(&redis.url(), "peer", "")?,
             restless: cluster(&policy.url(), "restless", "")?,
@@ -153,6 +165,7 @@ impl Faults {
             to_redis,
             policy,
             small,
+            ahead,
             files,
         })
     }
@@ -162,7 +175,7 @@ impl Faults {
         self.gateways().map(|(name, server)| (name, server.admin)).to_vec()
     }
 
-    pub(crate) fn gateways(&self) -> [(&'static str, &Server); 11] {
+    pub(crate) fn gateways(&self) -> [(&'static str, &Server); 13] {
         [
             ("store", &self.store),
             ("calls", &self.calls),
@@ -175,12 +188,15 @@ impl Faults {
             ("lonely", &self.lonely),
             ("restless", &self.restless),
             ("small", &self.small.server),
+            ("ahead", &self.ahead.server),
+            ("broken", &self.broken),
         ]
     }
 
-    /// Whether there is a cgroup.
-    pub(crate) fn has_cgroup(&self) -> bool {
-        self.small.cgroup.is_some()
+    /// The alerts that must fire on this machine.
+    pub(crate) fn expected(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
+        let in_cgroup = self.small.cgroup.is_some().then_some(IN_CGROUP);
+        EXPECTED.into_iter().chain(in_cgroup).chain(self.is_broken.then_some(TRACED))
     }
 
     /// Makes all faults. Some go on until they are mended.
@@ -201,6 +217,8 @@ impl Faults {
         self.restart()?;
         self.fail_access_log("/dev/full")?;
         self.small.make()?;
+        self.ahead.make()?;
+        self.is_broken = rare::stop_shard(&self.broken)?;
         while let Ok(device) = Device::greet(self.edge.tcp, &number(self.devices.len()), &[]) {
             self.devices.push(device);
         }
@@ -249,6 +267,11 @@ impl Faults {
         self.policy.command("CONFIG SET maxmemory-policy noeviction")?;
         self.restart()?;
         self.fail_access_log(&self.files.path().join("lines").display().to_string())?;
+        self.ahead.mend()?;
+        if self.is_broken {
+            self.broken.kill()?;
+            self.broken.restart()?;
+        }
         self.small.mend()
     }
 
