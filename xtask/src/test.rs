@@ -138,7 +138,7 @@ pub(crate) fn install(root: &Path, tools: &[(&str, &str, &str)]) -> anyhow::Resu
 }
 
 /// Each program with the arguments that print its version, and its Debian package.
-const TOOLS: [(&str, &str, &str); 24] = [
+const TOOLS: [(&str, &str, &str); 25] = [
     ("curl", "--version", "curl"),
     ("openssl", "version", "openssl"),
     ("python3", "--version", "python3"),
@@ -154,6 +154,7 @@ const TOOLS: [(&str, &str, &str); 24] = [
     ("redis-server", "--version", "redis-server"),
     // `wrk --version` prints the version, but fails.
     ("which", "wrk", "wrk"),
+    ("haproxy", "-v", "haproxy"),
     ("dnsmasq", "--version", "dnsmasq-base"),
     ("tinyproxy", "-v", "tinyproxy-bin"),
     ("squid", "-v", "squid"),
