@@ -1,6 +1,7 @@
 //! A copy of the store, made while devices activate, and put back after the gateway was killed: nothing that was answered
 //! before the copy began is missing.
 
+use std::os::unix::fs::{MetadataExt as _, chown};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::Mutex;
@@ -242,5 +243,34 @@ fn a_copy_that_is_wrong_changes_nothing() -> Result<()> {
     server.restart()?;
     let welcome = comes(&server, &answered)?;
     ensure!(matches!(welcome, Some(server_message::Kind::Welcome(_))), "{welcome:?}");
+    Ok(())
+}
+
+/// An operator who is root restores the store of a gateway that is not.
+#[test]
+fn a_restored_store_belongs_to_the_owner_of_its_directory() -> Result<()> {
+    let of_gateway = tempfile::tempdir()?;
+    let directory = of_gateway.path();
+    std::fs::write(directory.join("weir.toml"), "[store]\npath = \"devices.db\"\n")?;
+    std::fs::write(directory.join("rows.csv"), "devSn,devKey\nmeter,key-of-meter\n")?;
+    for args in [&["import", "--new-store", "rows.csv"][..], &["backup", "copy.db"]] {
+        let output = devices(directory, args)?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    // A new machine: it has the key and the copy, and nothing else.
+    for name in ["devices.db", "devices.db.lock"] {
+        std::fs::remove_file(directory.join(name))?;
+    }
+    let mut owner = std::fs::metadata(directory)?.uid();
+    if owner == 0 {
+        owner = 65_534;
+        chown(directory, Some(owner), Some(owner))?;
+    }
+    let restored = devices(directory, &["restore", "copy.db"])?;
+    ensure!(restored.status.success(), "{}", String::from_utf8_lossy(&restored.stderr));
+    for name in ["devices.db", "devices.db.lock"] {
+        let file = std::fs::metadata(directory.join(name))?;
+        ensure!(file.uid() == owner && file.mode() & 0o777 == 0o600, "{name}: {file:?}");
+    }
     Ok(())
 }

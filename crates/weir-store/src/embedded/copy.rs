@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, chown};
 use std::path::{Path, PathBuf};
 
 use rusqlite::config::DbConfig;
@@ -79,7 +79,8 @@ pub fn back_up(path: &Path, to: &Path) -> Result<Backup, BackupError> {
 /// get new names, with `.old`, if `replace` permits it; the second value is the name of its file.
 ///
 /// The copy is checked first: its whole structure, its format, and that it was hashed with the
-/// secrets of this `fingerprint`.
+/// secrets of this `fingerprint`. The new file belongs to the owner of its directory, so that root
+/// can restore the store of another user.
 ///
 /// # Errors
 /// A process holds the store; there is a store and `replace` is false; the copy is unreadable,
@@ -113,6 +114,9 @@ pub fn restore(
             return Err(unusable(
                 "was hashed with another key file; restore that key file first".to_owned(),
             ));
+        }
+        for file in [&part, &lock.path] {
+            give_to_owner_of(directory_of(path), file)?;
         }
         let old = unused_name(path);
         // Also a log without its file: the copy must not find it.
@@ -223,6 +227,22 @@ fn create(path: &Path) -> Result<File, BackupError> {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true).mode(0o600);
     options.open(path).map_err(|source| at(path, source))
+}
+
+/// Only root may give files away.
+fn give_to_owner_of(directory: &Path, file: &Path) -> Result<(), BackupError> {
+    let give = || {
+        let (given, owner) = (fs::metadata(file)?, fs::metadata(directory)?);
+        if given.uid() == owner.uid() {
+            return Ok(());
+        }
+        chown(file, Some(owner.uid()), Some(owner.gid()))
+    };
+    match give() {
+        // A directory of several users.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+        given => given.map_err(|source| at(file, source)),
+    }
 }
 
 fn remove_if_failed<T>(outcome: &Result<T, BackupError>, part: &Path) {

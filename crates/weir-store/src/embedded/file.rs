@@ -99,7 +99,7 @@ pub(super) struct Opened {
 /// after the process has released it.
 pub(super) struct Lock {
     file: File,
-    path: PathBuf,
+    pub(super) path: PathBuf,
     /// Whether the process before this one ended without releasing the file.
     was_broken_off: bool,
     /// The next process shall hear that one was broken off, though this one releases the file.
