@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::future::Future;
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,7 +11,7 @@ use http::uri::Scheme;
 use http::{HeaderValue, Request, Response};
 use hyper::client::conn::TrySendError;
 use hyper::client::conn::http2::SendRequest;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Duration, Instant, timeout_at};
 
 use crate::balance::Balance;
 use crate::dial::{ByteStream, DialError, DialStatus, Dialer};
@@ -20,7 +20,7 @@ use crate::error::SendError;
 use crate::head::{Template, Try};
 use crate::incoming::{Incoming, Lease};
 use crate::names::{Endpoint, Names, NamesStatus};
-use crate::outgoing::TryBody;
+use crate::outgoing::{TryBody, Upload};
 use crate::retry::is_failure;
 
 /// What reaches the endpoints of an upstream.
@@ -91,9 +91,15 @@ enum Connection {
 /// When the exchange of a try ends.
 struct Until {
     end: Instant,
-    /// The endpoint has not used all the time that it may use.
-    is_patience_of_caller: bool,
+    /// How long the head may take, counted from the last progress of a streamed body.
+    patience: Duration,
+    /// The caller's own deadline, which nothing moves.
+    callers: Option<Instant>,
+    /// The body, if it is streamed.
+    upload: Option<Arc<Upload>>,
 }
+
+type Answered = Result<Response<hyper::body::Incoming>, TrySendError<Request<TryBody>>>;
 
 impl Core {
     /// Makes one try.
@@ -102,28 +108,57 @@ impl Core {
         template: &mut Template,
         terms: &Terms<'_>,
     ) -> Result<(Response<Incoming>, Arc<Target>), Failure> {
-        let (mut flight, taken) = self.place(terms).await.map_err(Failure::last)?;
-        let connection = self.connect(&flight, taken, terms.deadline).await?;
+        let (flight, taken) = self.place(terms).await.map_err(Failure::last)?;
+        let trace = template.trace(self.balance.chance().next());
+        self.try_at(template, terms, (flight, taken), trace).await
+    }
+
+    /// Makes a try at the endpoint that was chosen.
+    async fn try_at(
+        &self,
+        template: &mut Template,
+        terms: &Terms<'_>,
+        (mut flight, taken): (Flight, Taken),
+        trace: Option<HeaderValue>,
+    ) -> Result<(Response<Incoming>, Arc<Target>), Failure> {
+        let mut connection = self.connect(&flight, taken, terms.deadline).await?;
         let (now, settings) = (Instant::now(), &self.rules.settings);
-        let end = terms.deadline.min(now + settings.try_timeout);
-        let until = Until { end, is_patience_of_caller: terms.is_callers && end == terms.deadline };
         let left = terms.deadline.saturating_duration_since(now);
+        let patience = left.min(settings.try_timeout);
+        let callers = terms.is_callers.then_some(terms.deadline);
+        let upload = template.body.upload();
+        let mut until = Until { end: now + patience, patience, callers, upload };
         let this = Try {
             target: &flight.target,
             protocol: settings.protocol,
             scheme: self.dialer.scheme(),
-            timeout: end.saturating_duration_since(now),
+            timeout: patience,
             grpc_timeout: terms.is_callers.then_some(left),
-            span: self.balance.chance().next(),
+            trace: trace.clone(),
             is_last: terms.is_last,
         };
-        let Some((request, trace)) = template.make(&this) else {
+        let Some(request) = template.make(&this) else {
             let error = DialError::Connect(io::ErrorKind::InvalidInput.into());
             return Err(Failure::last(self.dial_error(error)));
         };
         flight.begin(now);
+        let answered = match &mut connection {
+            Connection::Http1 { connection, .. } => {
+                let before = connection.written();
+                let answer = {
+                    let answer = pin!(connection.begin(request, template.may_upgrade));
+                    let exchange = pin!(connection.finish(answer, until.upload.clone()));
+                    until.wait(exchange).await
+                };
+                (answer, connection.written() != before)
+            }
+            Connection::Http2 { sender, .. } => {
+                let exchange = pin!(sender.try_send_request(request));
+                (until.wait(exchange).await, true)
+            }
+        };
         let target = Arc::clone(&flight.target);
-        let answer = self.exchange(connection, request, template, flight, &until).await?;
+        let answer = self.conclude(answered, connection, template, flight, &until)?;
         Ok((answer.map(|(body, lease)| self.incoming(body, lease, trace)), target))
     }
 
@@ -219,29 +254,23 @@ impl Core {
         })
     }
 
-    /// Sends the request and waits for the head of its answer. The result counts for the endpoint.
-    async fn exchange(
+    /// Says what follows from the result of an exchange, which counts for the endpoint. `sent`: bytes
+    /// of the request have left.
+    fn conclude(
         &self,
-        mut connection: Connection,
-        request: Request<TryBody>,
+        (answer, sent): (Option<Answered>, bool),
+        connection: Connection,
         template: &mut Template,
         mut flight: Flight,
         until: &Until,
     ) -> Result<Response<(hyper::body::Incoming, Lease)>, Failure> {
         let target = Arc::clone(&flight.target);
-        let (answer, sent) = match &mut connection {
-            Connection::Http1 { connection, .. } => {
-                let before = connection.written();
-                let exchange = connection.exchange(request, template.may_upgrade);
-                (timeout_at(until.end, exchange).await, connection.written() != before)
-            }
-            Connection::Http2 { sender, .. } => {
-                (timeout_at(until.end, sender.try_send_request(request)).await, true)
-            }
-        };
+        if let Some(upload) = &until.upload {
+            flight.exclude_until(upload.last_progress());
+        }
         let now = Instant::now();
         match answer {
-            Ok(Ok(answer)) => {
+            Some(Ok(answer)) => {
                 let took = flight.end(now);
                 if is_failure(answer.status()) {
                     target.failed(now, took, false);
@@ -250,7 +279,7 @@ impl Core {
                 }
                 Ok(answer.map(|body| (body, connection.lease(flight))))
             }
-            Ok(Err(error)) => {
+            Some(Err(error)) => {
                 let took = flight.end(now);
                 let failure = self.broken(error, sent, connection.is_reused(), template, &target);
                 if failure.is_endpoints_fault {
@@ -258,11 +287,11 @@ impl Core {
                 }
                 Err(failure)
             }
-            Err(_) if until.is_patience_of_caller => {
+            None if until.is_patience_of_caller() || until.awaits_caller() => {
                 // Nothing is known but that it takes longer: the flight notes it at its end.
                 Err(Failure::last(self.timed_out(sent)))
             }
-            Err(_) => {
+            None => {
                 target.failed(now, flight.end(now), false);
                 Err(Failure::of(self.timed_out(sent), FailureKind::Endpoint, &target))
             }
@@ -317,6 +346,34 @@ impl Core {
 
     fn timed_out(&self, sent: bool) -> SendError {
         SendError::TimedOut { upstream: self.name.to_string(), sent }
+    }
+}
+
+impl Until {
+    /// Waits for the head of the answer. The time begins again with each progress of a streamed
+    /// body. `None`: it was over.
+    async fn wait<F: Future>(&mut self, mut exchange: Pin<&mut F>) -> Option<F::Output> {
+        loop {
+            if let Ok(answer) = timeout_at(self.end, exchange.as_mut()).await {
+                return Some(answer);
+            }
+            let moved = self.upload.as_ref()?.last_progress() + self.patience;
+            let end = self.callers.map_or(moved, |callers| moved.min(callers));
+            if end <= self.end {
+                return None;
+            }
+            self.end = end;
+        }
+    }
+
+    /// The connection waits for the body, which the caller does not send.
+    fn awaits_caller(&self) -> bool {
+        self.upload.as_ref().is_some_and(|upload| upload.is_awaited())
+    }
+
+    /// The endpoint has not used all the time that it may use.
+    fn is_patience_of_caller(&self) -> bool {
+        self.callers == Some(self.end)
     }
 }
 

@@ -32,8 +32,8 @@ pub(crate) struct Try<'a> {
     pub(crate) timeout: Duration,
     /// How long the caller waits for all of a gRPC call, if it says so.
     pub(crate) grpc_timeout: Option<Duration>,
-    /// The id of its span.
-    pub(crate) span: u64,
+    /// The `traceparent` that it sends.
+    pub(crate) trace: Option<HeaderValue>,
     /// There will be no other.
     pub(crate) is_last: bool,
 }
@@ -52,13 +52,15 @@ impl Template {
         self.head.as_ref().is_some_and(|head| head.method.is_idempotent())
     }
 
-    /// The request of a try, and the `traceparent` that it sends.
+    /// The `traceparent` of a try whose span has this id.
+    pub(crate) fn trace(&self, span: u64) -> Option<HeaderValue> {
+        traceparent(self.callers_trace.as_ref()?, span)
+    }
+
+    /// The request of a try.
     ///
     /// Errors: `None` if host or path make no URI.
-    pub(crate) fn make(
-        &mut self,
-        this: &Try<'_>,
-    ) -> Option<(Request<crate::outgoing::TryBody>, Option<HeaderValue>)> {
+    pub(crate) fn make(&mut self, this: &Try<'_>) -> Option<Request<crate::outgoing::TryBody>> {
         let mut head = if this.is_last { self.head.take()? } else { self.head.clone()? };
         match this.protocol {
             Protocol::Http1 => self.for_http1(&mut head, this),
@@ -74,12 +76,10 @@ impl Template {
                 head.headers.insert(GRPC_TIMEOUT, HeaderValue::from_str(&text).ok()?);
             }
         }
-        let trace = self.callers_trace.as_ref();
-        let trace = trace.and_then(|callers| traceparent(callers, this.span));
-        if let Some(trace) = &trace {
+        if let Some(trace) = &this.trace {
             head.headers.insert(TRACEPARENT, trace.clone());
         }
-        Some((Request::from_parts(head, self.body.lend()), trace))
+        Some(Request::from_parts(head, self.body.lend()))
     }
 
     /// A connection has given the request back before it began.

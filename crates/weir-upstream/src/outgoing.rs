@@ -10,6 +10,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::combinators::UnsyncBoxBody;
+use tokio::time::{Duration, Instant};
 
 /// The body of a request.
 pub enum Outgoing {
@@ -33,6 +34,11 @@ pub(crate) struct Upload {
     /// `None`: a try has it, or has sent a piece of it.
     untouched: Mutex<Option<Rest>>,
     has_ended: AtomicBool,
+    /// The connection waits for the next piece.
+    is_awaited: AtomicBool,
+    created: Instant,
+    /// The last progress, in nanoseconds after `created`.
+    moved: AtomicU64,
 }
 
 /// The pieces that a failed try has taken and not sent, then what has not come yet.
@@ -80,6 +86,9 @@ impl Kept {
                     is_at_end: false,
                 })),
                 has_ended: AtomicBool::new(false),
+                is_awaited: AtomicBool::new(false),
+                created: Instant::now(),
+                moved: AtomicU64::new(0),
             })),
         }
     }
@@ -92,12 +101,21 @@ impl Kept {
         }
     }
 
+    /// The state of a body that comes while it is sent.
+    pub(crate) fn upload(&self) -> Option<Arc<Upload>> {
+        match self {
+            Kept::Whole(_) => None,
+            Kept::Streamed(upload) => Some(Arc::clone(upload)),
+        }
+    }
+
     /// The body for a try.
     pub(crate) fn lend(&self) -> TryBody {
         match self {
             Kept::Whole(bytes) => TryBody::Whole(bytes.clone()),
             Kept::Streamed(upload) => {
                 upload.has_ended.store(false, Ordering::Relaxed);
+                upload.is_awaited.store(false, Ordering::Relaxed);
                 let (rest, taken) = (upload.lock().take(), Taken::default());
                 TryBody::Streamed(Box::new(TryUpload { rest, taken, upload: Arc::clone(upload) }))
             }
@@ -109,6 +127,22 @@ impl Upload {
     /// Whether the try has taken all that it takes.
     pub(crate) fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::Relaxed)
+    }
+
+    /// Whether it is the caller that keeps the connection waiting.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.is_awaited.load(Ordering::Relaxed) && !self.has_ended()
+    }
+
+    /// A piece was taken or written, or the body has ended.
+    pub(crate) fn note_progress(&self) {
+        let nanos = self.created.elapsed().as_nanos();
+        self.moved.store(u64::try_from(nanos).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// When the body has moved on for the last time.
+    pub(crate) fn last_progress(&self) -> Instant {
+        self.created + Duration::from_nanos(self.moved.load(Ordering::Relaxed))
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Rest>> {
@@ -127,6 +161,23 @@ impl Rest {
         let frame = Pin::new(&mut self.body).poll_frame(cx);
         self.is_at_end = matches!(frame, Poll::Ready(None));
         frame
+    }
+
+    /// Keeps what is behind the first bytes of a long piece. So a connection that does not tell
+    /// what it has written takes the next piece soon.
+    fn cut(&mut self, frame: Option<NextFrame>) -> Option<NextFrame> {
+        let frame = match frame {
+            Some(Ok(frame)) => frame,
+            other => return other,
+        };
+        Some(Ok(match frame.into_data() {
+            Ok(mut piece) if piece.len() > PIECE_BYTES_MAX => {
+                self.unsent.push_front(piece.split_off(PIECE_BYTES_MAX));
+                Frame::data(piece)
+            }
+            Ok(piece) => Frame::data(piece),
+            Err(trailers) => trailers,
+        }))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -186,14 +237,6 @@ impl TryBody {
             streamed.taken.written = Some((Arc::clone(written), written.load(Ordering::Relaxed)));
         }
     }
-
-    /// The state of a body that comes while it is sent.
-    pub(crate) fn upload(&self) -> Option<Arc<Upload>> {
-        match self {
-            TryBody::Whole(_) => None,
-            TryBody::Streamed(streamed) => Some(Arc::clone(&streamed.upload)),
-        }
-    }
 }
 
 impl Drop for TryUpload {
@@ -202,6 +245,7 @@ impl Drop for TryUpload {
             *self.upload.lock() = self.taken.give_back(rest);
         }
         self.upload.has_ended.store(true, Ordering::Relaxed);
+        self.upload.note_progress();
     }
 }
 
@@ -217,11 +261,16 @@ impl Body for TryBody {
             TryBody::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
             TryBody::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
             TryBody::Streamed(streamed) => {
-                let TryUpload { rest, taken, .. } = &mut **streamed;
+                let TryUpload { rest, taken, upload } = &mut **streamed;
                 let Some(rest) = rest else { return Poll::Ready(None) };
-                let frame = rest.poll_frame(cx);
+                let mut frame = rest.poll_frame(cx);
+                if taken.written.is_none() {
+                    frame = frame.map(|frame| rest.cut(frame));
+                }
+                upload.is_awaited.store(frame.is_pending(), Ordering::Relaxed);
                 if let Poll::Ready(frame) = &frame {
                     taken.note(frame);
+                    upload.note_progress();
                 }
                 frame
             }
@@ -244,6 +293,9 @@ impl Body for TryBody {
         }
     }
 }
+
+/// A frame of HTTP/2 holds no more by default.
+const PIECE_BYTES_MAX: usize = 16 * 1024;
 
 #[cfg(test)]
 mod tests {

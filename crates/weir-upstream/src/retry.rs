@@ -23,7 +23,8 @@ pub(crate) struct RetryBudget {
 /// What earlier tries of a request have left, if the last one is worse.
 #[derive(Default)]
 pub(crate) struct Earlier {
-    answer: Option<Response<Incoming>>,
+    /// Most requests have none, and should not be larger for it.
+    answer: Option<Box<Response<Incoming>>>,
     error: Option<SendError>,
 }
 
@@ -59,7 +60,7 @@ impl RetryBudget {
 impl Earlier {
     /// This answer says that the endpoint does not work. It is better than none.
     pub(crate) fn keep_answer(&mut self, answer: Response<Incoming>) {
-        self.answer = Some(answer);
+        self.answer = Some(Box::new(answer));
     }
 
     pub(crate) fn keep_error(&mut self, error: SendError) {
@@ -72,7 +73,7 @@ impl Earlier {
     /// have seen the request.
     pub(crate) fn or(self, last: SendError) -> Result<Response<Incoming>, SendError> {
         match (self.answer, self.error) {
-            (Some(answer), _) => Ok(answer),
+            (Some(answer), _) => Ok(*answer),
             (None, Some(earlier)) if !last.may_have_been_sent() => Err(earlier),
             (None, _) => Err(last),
         }

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::attempt::{Connect, Core, FailureKind, Source, Terms};
 use crate::balance::Balance;
 use crate::dial::Dialer;
-use crate::endpoint::Rules;
+use crate::endpoint::{Rules, Target};
 use crate::error::SendError;
 use crate::head::Template;
 use crate::incoming::Incoming;
@@ -46,6 +46,18 @@ struct Inner {
     requests: AtomicU64,
     failures: FailureCounts,
     is_kept_up: AtomicBool,
+}
+
+/// A request on its way through its tries.
+struct Task {
+    deadline: Instant,
+    /// The deadline is the caller's own.
+    is_callers: bool,
+    /// Whether the request may reach a backend twice.
+    may_repeat: bool,
+    tries: usize,
+    tried: Vec<Arc<Target>>,
+    earlier: Earlier,
 }
 
 #[derive(Default)]
@@ -106,18 +118,37 @@ impl Upstream {
     /// Errors: no answer; [`SendError::may_have_been_sent`] tells whether a backend may have seen
     /// the request.
     /// Cost: over an idle connection no task is woken and none is made.
-    pub async fn send(
+    pub fn send(
         &self,
         request: Request<Outgoing>,
         options: SendOptions,
-    ) -> Result<Response<Incoming>, SendError> {
-        self.inner.requests.fetch_add(1, Ordering::Relaxed);
-        self.inner.keep_up();
-        let answer = self.inner.send(request, options).await;
-        if let Err(error) = &answer {
-            self.inner.failures.count(error);
+    ) -> impl Future<Output = Result<Response<Incoming>, SendError>> + Send + use<'_> {
+        let inner = &*self.inner;
+        inner.requests.fetch_add(1, Ordering::Relaxed);
+        inner.keep_up();
+        inner.budget.deposit();
+        let own = Instant::now() + self.settings().deadline;
+        let SendOptions { deadline, idempotent, traceparent } = options;
+        let callers = deadline.filter(|callers| *callers < own);
+        let (head, body) = request.into_parts();
+        let mut template = Template::new(head, Kept::new(body), traceparent);
+        let mut task = Task {
+            deadline: callers.unwrap_or(own),
+            is_callers: callers.is_some(),
+            may_repeat: idempotent.unwrap_or_else(|| template.is_idempotent()),
+            tries: 1,
+            tried: Vec::new(),
+            earlier: Earlier::default(),
+        };
+        // A block keeps room only for what it takes along, and an `async fn` twice for each argument.
+        // So the future stays small: the callers of a proxied request move it.
+        async move {
+            let answer = inner.send(&mut template, &mut task).await;
+            if let Err(error) = &answer {
+                inner.failures.count(error);
+            }
+            answer
         }
-        answer
     }
 
     /// The figures now.
@@ -162,40 +193,19 @@ impl Inner {
 
     async fn send(
         &self,
-        request: Request<Outgoing>,
-        options: SendOptions,
+        template: &mut Template,
+        task: &mut Task,
     ) -> Result<Response<Incoming>, SendError> {
-        let settings = &self.core.rules.settings;
-        let own = Instant::now() + settings.deadline;
-        let callers = options.deadline.filter(|callers| *callers < own);
-        let deadline = callers.unwrap_or(own);
-        let (head, body) = request.into_parts();
-        let mut template = Template::new(head, Kept::new(body), options.traceparent);
-        let may_repeat = options.idempotent.unwrap_or_else(|| template.is_idempotent());
-        self.budget.deposit();
-        let (mut tries, mut stale, mut tried, mut earlier) = (1, 0, Vec::new(), Earlier::default());
+        let mut stale = 0;
         loop {
-            let terms = Terms {
-                deadline,
-                is_callers: callers.is_some(),
-                tried: &tried,
-                is_last: tries >= settings.retry.tries_max,
-            };
-            let result = self.core.attempt(&mut template, &terms).await;
-            let may_try_again = |template: &Template, may_repeat: bool| {
-                may_repeat
-                    && tries < settings.retry.tries_max
-                    && template.body.is_untouched()
-                    && Instant::now() < deadline
-                    && self.budget.withdraw()
-            };
-            match result {
+            let terms = task.terms(self.tries_max());
+            match self.core.attempt(template, &terms).await {
                 Ok((answer, target)) => {
-                    if !is_failure(answer.status()) || !may_try_again(&template, may_repeat) {
+                    if !is_failure(answer.status()) || !self.may_try_again(template, task, false) {
                         return Ok(answer);
                     }
-                    earlier.keep_answer(answer);
-                    tried.push(target);
+                    task.earlier.keep_answer(answer);
+                    task.tried.push(target);
                 }
                 Err(failure)
                     if failure.kind == FailureKind::Stale
@@ -206,15 +216,42 @@ impl Inner {
                     continue;
                 }
                 Err(failure) => {
-                    let may_repeat = may_repeat || !failure.error.may_have_been_sent();
-                    if failure.kind == FailureKind::Final || !may_try_again(&template, may_repeat) {
-                        return earlier.or(failure.error);
+                    let is_unsent = !failure.error.may_have_been_sent();
+                    if failure.kind == FailureKind::Final
+                        || !self.may_try_again(template, task, is_unsent)
+                    {
+                        return std::mem::take(&mut task.earlier).or(failure.error);
                     }
-                    earlier.keep_error(failure.error);
-                    tried.extend(failure.target);
+                    task.earlier.keep_error(failure.error);
+                    task.tried.extend(failure.target);
                 }
             }
-            tries += 1;
+            task.tries += 1;
+        }
+    }
+
+    /// Whether another try may follow. If so, it has to.
+    fn may_try_again(&self, template: &Template, task: &Task, is_unsent: bool) -> bool {
+        (task.may_repeat || is_unsent)
+            && task.tries < self.tries_max()
+            && template.body.is_untouched()
+            && Instant::now() < task.deadline
+            && self.budget.withdraw()
+    }
+
+    fn tries_max(&self) -> usize {
+        self.core.rules.settings.retry.tries_max
+    }
+}
+
+impl Task {
+    /// The terms of the next try.
+    fn terms(&self, tries_max: usize) -> Terms<'_> {
+        Terms {
+            deadline: self.deadline,
+            is_callers: self.is_callers,
+            tried: &self.tried,
+            is_last: self.tries >= tries_max,
         }
     }
 }

@@ -24,7 +24,7 @@ use tracing::debug;
 use super::places::Place;
 use super::wire::Wire;
 use crate::dial::ByteStream;
-use crate::outgoing::TryBody;
+use crate::outgoing::{TryBody, Upload};
 
 /// An open connection.
 pub(crate) struct Http1 {
@@ -36,6 +36,8 @@ pub(crate) struct Http1 {
     pub(crate) expires: Instant,
     pub(crate) idle_since: Instant,
 }
+
+type Answered = Result<Response<Incoming>, TrySendError<Request<TryBody>>>;
 
 impl Http1 {
     pub(crate) async fn open(
@@ -60,21 +62,32 @@ impl Http1 {
         self.place.written.load(Ordering::Relaxed)
     }
 
-    /// Sends a request and waits for the head of its answer. To drop the future and the connection
-    /// cancels it.
-    pub(crate) async fn exchange(
+    /// Begins a request. [`Http1::finish`] then waits for the head of its answer.
+    ///
+    /// Two steps, and the request is an argument of the first: a future that is given a request keeps
+    /// room for it to its end.
+    pub(crate) fn begin(
         &mut self,
         mut request: Request<TryBody>,
         may_upgrade: bool,
-    ) -> Result<Response<Incoming>, TrySendError<Request<TryBody>>> {
+    ) -> impl Future<Output = Answered> + use<> {
         request.body_mut().keep_until(&self.place.written);
-        let upload = request.body().upload();
         if may_upgrade {
             self.hand_to_task();
-            return self.sender.try_send_request(request).await;
         }
-        let mut answer = pin!(unconstrained(self.sender.try_send_request(request)));
+        self.sender.try_send_request(request)
+    }
+
+    /// Waits for the head of an answer. To drop the future and the connection cancels the request.
+    pub(crate) async fn finish<F: Future<Output = Answered>>(
+        &mut self,
+        answer: Pin<&mut F>,
+        upload: Option<Arc<Upload>>,
+    ) -> Answered {
+        let mut answer = unconstrained(answer);
+        let mut answer = Pin::new(&mut answer);
         let driver = &mut self.driver;
+        let (written, mut before) = (&self.place.written, 0);
         let answer = poll_fn(|cx| {
             // What the driver does may make the answer ready, and nothing else does. So no waker is
             // needed for the answer; and none for the driver, unless it has to wait. A waker of this
@@ -85,6 +98,12 @@ impl Http1 {
                 return Poll::Ready(answer);
             }
             drive(driver, cx);
+            if let Some(upload) = &upload {
+                let now = written.load(Ordering::Relaxed);
+                if std::mem::replace(&mut before, now) != now {
+                    upload.note_progress();
+                }
+            }
             match driver {
                 Some(_) => answer.as_mut().poll(&mut quiet),
                 // It has ended with an answer or without, or another task drives it.

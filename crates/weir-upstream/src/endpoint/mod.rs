@@ -431,6 +431,11 @@ impl Flight {
         self.target.state().requests += 1;
     }
 
+    /// The time before does not count: the body of the request moved.
+    pub(crate) fn exclude_until(&mut self, moved: Instant) {
+        self.sent_at = self.sent_at.map(|sent_at| sent_at.max(moved));
+    }
+
     /// The try has a result. Returns how long it took.
     pub(crate) fn end(&mut self, now: Instant) -> Duration {
         let sent_at = self.sent_at.take();

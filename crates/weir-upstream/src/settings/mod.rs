@@ -37,9 +37,11 @@ pub struct Settings {
     pub proxy: Option<ProxySettings>,
     /// How long connecting may take, with name, proxy and handshake.
     pub connect_timeout: Duration,
-    /// How long one try may wait for the head of its answer.
+    /// How long one try may wait for the head of its answer. A streamed body that moves on begins
+    /// the time again; one that does not move for so long is ended.
     pub try_timeout: Duration,
-    /// How long a request may take with all its tries, until the head of the answer.
+    /// How long a request may take with all its tries, until the head of the answer. The time in
+    /// which a streamed body moves does not count.
     pub deadline: Duration,
     /// How many connections there are.
     pub pool: PoolSettings,

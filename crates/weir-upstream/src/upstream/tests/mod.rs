@@ -6,6 +6,7 @@ mod pools;
 mod retries;
 mod shared;
 mod sockets;
+mod uploads;
 
 use std::error::Error;
 use std::pin::Pin;

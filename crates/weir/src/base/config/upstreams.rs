@@ -66,9 +66,11 @@ crate::config_table! {
         /// How long connecting may take, with name, proxy and handshake.
         connect_timeout: Duration = Duration::from_secs(2), range(10..=MINUTE);
         /// How long one try may wait for the head of its answer. Then another endpoint is tried, if
-        /// the request permits it.
+        /// the request permits it. Each progress of an upload begins the time again; an upload that
+        /// makes none for so long is ended.
         try_timeout: Duration = Duration::from_secs(10), range(10..=10 * MINUTE);
-        /// How long a request may take with all its tries, until the head of its answer.
+        /// How long a request may take with all its tries, until the head of its answer. The time
+        /// in which an upload makes progress does not count.
         deadline: Duration = Duration::from_secs(30), range(10..=HOUR);
         /// Connections to one endpoint at the same time, with those that were upgraded. Further
         /// requests wait for a place.

@@ -108,11 +108,13 @@ impl Passing<'_> {
         connection.watch_peer(true);
         let sent = upstream.send(Request::from_parts(head, outgoing), options).await;
         connection.watch_peer(matches!(&sent, Ok(answer) if !answer.body().is_end_stream()));
-        let answer = match (sent, fate.and_then(|fate| fate.not_whole())) {
-            (Ok(answer), _) => answer,
-            (Err(_), Some(not_whole)) => return Err(Failure::of_body(not_whole, route)),
-            (Err(error), None) => return Err(Failure::of(&error)),
-        };
+        let answer = sent.map_err(|error| {
+            let not_whole = fate.and_then(|fate| match error.kind() {
+                "timed_out" => fate.not_whole_in_time(),
+                _ => fate.not_whole(),
+            });
+            not_whole.map_or_else(|| Failure::of(&error), |it| Failure::of_body(it, route))
+        })?;
         match (answer.status(), is_websocket) {
             (StatusCode::SWITCHING_PROTOCOLS, true) => Ok(self.tunnel(answer, in_route, charge)),
             (StatusCode::SWITCHING_PROTOCOLS, false) => Err(Failure::broken(true)),

@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -30,7 +30,11 @@ pub(super) struct Upload {
 
 /// Why a body did not come to its end, for those who do not have the body any more.
 #[derive(Debug, Default)]
-pub(super) struct Fate(AtomicU8);
+pub(super) struct Fate {
+    not_whole: AtomicU8,
+    /// It is the client's turn.
+    is_awaited: AtomicBool,
+}
 
 weir_wire::named_enum! {
     /// Why a body did not come to its end.
@@ -51,12 +55,18 @@ weir_wire::named_enum! {
 
 impl Fate {
     pub(super) fn not_whole(&self) -> Option<NotWhole> {
-        let code = self.0.load(Ordering::Acquire).checked_sub(1)?;
+        let code = self.not_whole.load(Ordering::Acquire).checked_sub(1)?;
         NotWhole::ALL.get(usize::from(code)).copied()
     }
 
+    /// The same after a wait that was too long for the upstream.
+    pub(super) fn not_whole_in_time(&self) -> Option<NotWhole> {
+        let is_awaited = self.is_awaited.load(Ordering::Acquire);
+        self.not_whole().or(is_awaited.then_some(NotWhole::TooLate))
+    }
+
     fn set(&self, not_whole: NotWhole) -> Cut {
-        self.0.store(not_whole as u8 + 1, Ordering::Release);
+        self.not_whole.store(not_whole as u8 + 1, Ordering::Release);
         not_whole.name().into()
     }
 }
@@ -107,6 +117,7 @@ impl Body for Upload {
         let upload = &mut *self;
         let Poll::Ready(frame) = Pin::new(&mut upload.body).poll_frame(cx) else {
             upload.connection.hold_body(false);
+            upload.fate.is_awaited.store(true, Ordering::Release);
             if upload.connection.dialect() == Dialect::Http2 {
                 ready!(upload.idle.poll(upload.connection.now(), cx));
                 return Poll::Ready(Some(Err(upload.fate.set(NotWhole::TooLate))));
@@ -114,6 +125,7 @@ impl Body for Upload {
             return Poll::Pending;
         };
         upload.connection.hold_body(true);
+        upload.fate.is_awaited.store(false, Ordering::Release);
         upload.idle.moved();
         let taken = match frame {
             Some(Ok(frame)) => upload.take(frame).map_err(|not_whole| upload.fate.set(not_whole)),
