@@ -9,7 +9,7 @@ use std::process::Command;
 use super::common::{Program, ask, free_addr, service, upstream};
 use weir_upstream::{ProxySettings, Secret};
 
-fn tinyproxy(addr: SocketAddr, directory: &Path) -> Command {
+pub(crate) fn tinyproxy(addr: SocketAddr, directory: &Path) -> Command {
     let file = directory.join("tinyproxy.conf");
     let text = format!(
         "Port {}\nListen 127.0.0.1\nTimeout 60\nMaxClients 20\nBasicAuth me geheim\n",
@@ -45,7 +45,7 @@ fn squid(addr: SocketAddr, directory: &Path) -> Command {
     command
 }
 
-fn microsocks(addr: SocketAddr, _: &Path) -> Command {
+pub(crate) fn microsocks(addr: SocketAddr, _: &Path) -> Command {
     let mut command = Command::new("microsocks");
     command.args(["-i", "127.0.0.1", "-u", "me", "-P", "geheim", "-p"]);
     command.arg(addr.port().to_string());

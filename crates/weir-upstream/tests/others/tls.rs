@@ -8,10 +8,10 @@ use tempfile::TempDir;
 use weir_upstream::{Protocol, Settings, TlsSettings, Upstream};
 
 /// An authority with certificates for a service `api.test` and for the gateway.
-struct Authority(TempDir);
+pub(crate) struct Authority(TempDir);
 
 impl Authority {
-    fn new() -> Authority {
+    pub(crate) fn new() -> Authority {
         let authority = Authority(tempfile::tempdir().unwrap());
         authority.openssl("req -x509 -nodes -subj /CN=authority -keyout ca.key -out ca.pem", "ca");
         for name in ["api.test", "gateway"] {
@@ -37,7 +37,7 @@ impl Authority {
         assert!(output.status.success(), "{what}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
@@ -54,7 +54,7 @@ impl Authority {
     }
 
     /// A client that trusts this authority.
-    fn tls(&self) -> TlsSettings {
+    pub(crate) fn tls(&self) -> TlsSettings {
         TlsSettings {
             ca: Some(self.path("ca.pem")),
             server_name: "api.test".to_owned(),
