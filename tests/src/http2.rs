@@ -46,7 +46,7 @@ const HOST: &[u8] = b"\x01\x09localhost";
 pub const CLOSED_WINDOW: &[u8] = &[0, 4, 0, 0, 0, 0];
 
 /// A frame that was heard: kind, flags, stream and payload.
-type Flagged = (u8, u8, u32, Vec<u8>);
+pub type Flagged = (u8, u8, u32, Vec<u8>);
 
 /// A frame.
 pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
@@ -158,7 +158,8 @@ impl Http2 {
         Ok(heard.map(|(kind, _, stream, payload)| (kind, stream, payload)))
     }
 
-    fn hear_with_flags(&mut self) -> Result<Option<Flagged>> {
+    /// The same with the flags of the frame.
+    pub fn hear_with_flags(&mut self) -> Result<Option<Flagged>> {
         loop {
             if let [high, middle, low, kind, flags, id @ ..] = &self.heard[..]
                 && let Some((id, payload)) = id.split_first_chunk::<4>()

@@ -2,6 +2,7 @@
 //! refused, charged to the byte budget, or freed in time, and healthy requests are answered meanwhile.
 
 mod bodies;
+mod sockets;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -59,11 +60,17 @@ fn start(budget_mib: u64, limits: Limits<'_>, extra: &str) -> Result<(Server, So
 /// The same with a long history.
 fn start_with_history(budget_mib: u64, limits: Limits<'_>) -> Result<(Server, SocketAddr)> {
     let (server, http) = start(budget_mib, limits, KEPT)?;
+    keep(&server)?;
+    Ok((server, http))
+}
+
+/// Publishes what [`KEPT`] keeps.
+fn keep(server: &Server) -> Result<()> {
     let text = "x".repeat(30_000);
     for _ in 0..40 {
         server.publish(&json!({"topic": "kept", "text": text}))?;
     }
-    Ok((server, http))
+    Ok(())
 }
 
 /// `:method` as indexed, `:scheme http`, a path, `:authority localhost`.

@@ -216,6 +216,7 @@ impl SharedState {
             let count = counters.http.connections(dialect);
             parts.add_of("http", Some(dialect.name()), Footprint::of_each(count, bytes));
         }
+        parts.add_of("http", Some("unsent"), self.http_share.unsent());
         let admin = Footprint::of_each(counters.admin_connections(), HTTP1_BYTES);
         parts.add_of("http", Some("admin"), admin);
     }

@@ -203,6 +203,13 @@ impl HttpConnection {
         }
     }
 
+    /// Charges the bytes that wait for a socket that takes none.
+    pub(super) fn hold(&self, bytes: usize) {
+        if self.caller.ledger.hold(bytes).is_err() {
+            self.orders.tell(Order::End(End::Memory));
+        }
+    }
+
     /// Notes that a head has come. Returns the number of requests so far, including this one.
     pub(super) fn asked(&self, has_body: bool) -> u32 {
         match self.dialect {

@@ -29,7 +29,9 @@ use crate::tls::stream::Stream;
 /// that can run have run, so their answers leave with it.
 /// Over HTTP/1.1 without TLS, the pieces of a long answer leave from where they are.
 ///
-/// Limits: [`GATHER_BYTES`], only while something is to be sent.
+/// Limits: [`GATHER_BYTES`] and the interim answers, only while something is to be sent. While the
+/// socket takes nothing, they are charged to the share `http` of the byte budget. Without room the
+/// connection ends.
 pub(super) struct IoWrapper {
     stream: Stream,
     /// Bytes that came before HTTP began. They are read first.
@@ -38,6 +40,8 @@ pub(super) struct IoWrapper {
     /// Bytes over HTTP/2 that have not left, and where they begin.
     gathered: Vec<u8>,
     sent: usize,
+    /// Bytes that are charged for what is gathered.
+    held: usize,
     /// The turn of the connection's task in which a flush was put off.
     put_off: Option<u32>,
     head: Head,
@@ -62,8 +66,8 @@ impl IoWrapper {
         let table = is_h2.then(|| Box::new(Table::new()));
         let charge = PeerCharge::none(connection.edge.shared.engine().budget(), Share::Http);
         let head = Head { requests: 0, bytes: 0, charge };
-        let (gathered, sent, put_off) = (Vec::new(), 0, None);
-        Self { stream, ahead, connection, gathered, sent, put_off, head, table }
+        let (gathered, sent, held, put_off) = (Vec::new(), 0, 0, None);
+        Self { stream, ahead, connection, gathered, sent, held, put_off, head, table }
     }
 
     /// The stream, and the bytes that came before HTTP began and are still unread.
@@ -73,9 +77,11 @@ impl IoWrapper {
 }
 
 impl IoWrapper {
-    /// Gathers the interim answers that are due, between two frames of HTTP/2.
+    /// Gathers the interim answers that are due, between two frames of HTTP/2, if there is room.
     fn gather_due(&mut self) {
-        if let Some(interim) = &self.connection.interim {
+        if let Some(interim) = &self.connection.interim
+            && self.gathered.len() < GATHER_BYTES
+        {
             self.gathered.extend_from_slice(&interim.take_due());
         }
     }
@@ -103,6 +109,7 @@ impl IoWrapper {
             let rest = &self.gathered[self.sent..];
             let Poll::Ready(count) = Pin::new(&mut self.stream).poll_write(cx, rest) else {
                 self.connection.blocked();
+                self.hold(self.gathered.capacity());
                 return Poll::Pending;
             };
             let count = count?;
@@ -113,7 +120,16 @@ impl IoWrapper {
             self.connection.wrote();
         }
         (self.gathered, self.sent) = (Vec::new(), 0);
+        self.hold(0);
         Poll::Ready(Ok(()))
+    }
+
+    /// Charges what is gathered. What leaves within a turn is never charged.
+    fn hold(&mut self, bytes: usize) {
+        if self.held != bytes {
+            self.held = bytes;
+            self.connection.hold(bytes);
+        }
     }
 
     /// Whether a flush waits for the answers of tasks that can run now.
@@ -134,8 +150,13 @@ impl IoWrapper {
     /// Flushes without delay.
     fn poll_flush_all(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.put_off = None;
-        self.gather_due();
-        ready!(self.poll_send(cx))?;
+        loop {
+            self.gather_due();
+            if self.gathered.is_empty() {
+                break;
+            }
+            ready!(self.poll_send(cx))?;
+        }
         let IoWrapper { stream, connection, .. } = self;
         let flushed = Pin::new(stream).poll_flush(cx);
         match flushed {

@@ -9,7 +9,7 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use weir_engine::{Budget, Share};
+use weir_engine::{Budget, Footprint, Share};
 
 /// The part of the byte budget that HTTP connections may use.
 ///
@@ -27,11 +27,15 @@ pub(crate) struct HttpShare {
     /// By [`NoShare`].
     refused: [AtomicU64; NoShare::ALL.len()],
     streams_reset: AtomicU64,
+    /// Connections whose sockets take none of their bytes, and these bytes.
+    unsent_count: AtomicUsize,
+    unsent: AtomicUsize,
 }
 
 /// The account of one connection.
 ///
-/// Shape: the lease covers [`OPEN_BYTES`] for each request in progress, long answers, and read buffers that stay.
+/// Shape: the lease covers [`OPEN_BYTES`] for each request in progress, long answers, read buffers that stay, and bytes
+/// that wait for the socket.
 /// Limits: [`HttpShare`], and for answers `http.answer_bytes_max`.
 /// Cost: a request adds and subtracts in atomics of its own connection; the lease changes seldom, under a lock.
 #[derive(Debug)]
@@ -44,6 +48,8 @@ pub(crate) struct Ledger {
     charged: AtomicUsize,
     /// Bytes of read buffers.
     kept: AtomicUsize,
+    /// Bytes that wait for the socket. Only the connection's task writes it.
+    unsent: AtomicUsize,
     leased: AtomicUsize,
     leasing: Mutex<()>,
 }
@@ -86,6 +92,8 @@ impl HttpShare {
             period: AtomicUsize::new(0),
             refused: Default::default(),
             streams_reset: AtomicU64::new(0),
+            unsent_count: AtomicUsize::new(0),
+            unsent: AtomicUsize::new(0),
         })
     }
 
@@ -107,6 +115,13 @@ impl HttpShare {
     /// Streams of HTTP/2 that were reset, since their answers did not leave.
     pub(crate) fn streams_reset(&self) -> u64 {
         self.streams_reset.load(Ordering::Relaxed)
+    }
+
+    /// What connections have gathered, and their sockets do not take.
+    pub(crate) fn unsent(&self) -> Footprint {
+        let [count, bytes] =
+            [&self.unsent_count, &self.unsent].map(|figure| figure.load(Ordering::Relaxed));
+        Footprint::new(count, bytes)
     }
 
     pub(crate) fn count_reset(&self) {
@@ -173,6 +188,7 @@ impl Ledger {
             open: AtomicU64::new(0),
             charged: AtomicUsize::new(0),
             kept: AtomicUsize::new(0),
+            unsent: AtomicUsize::new(0),
             leased: AtomicUsize::new(0),
             leasing: Mutex::default(),
         })
@@ -256,6 +272,24 @@ impl Ledger {
         self.cover()
     }
 
+    /// Sets how many bytes wait for the socket; they are counted also without room.
+    pub(crate) fn hold(&self, bytes: usize) -> Result<(), NoShare> {
+        let before = self.unsent.swap(bytes, Ordering::SeqCst);
+        let share = &self.share;
+        match (before, bytes) {
+            (0, 1..) => drop(share.unsent_count.fetch_add(1, Ordering::Relaxed)),
+            (1.., 0) => drop(share.unsent_count.fetch_sub(1, Ordering::Relaxed)),
+            (0, 0) | (1.., 1..) => {}
+        }
+        share.unsent.fetch_add(bytes, Ordering::Relaxed);
+        share.unsent.fetch_sub(before, Ordering::Relaxed);
+        if bytes < before {
+            self.give_back();
+            return Ok(());
+        }
+        self.cover()
+    }
+
     /// Gives back what was leased and is not needed any more.
     pub(crate) fn give_back(&self) {
         if self.leased.load(Ordering::Relaxed) == 0 {
@@ -277,6 +311,7 @@ impl Ledger {
         self.open_count() * OPEN_BYTES
             + self.charged.load(Ordering::SeqCst)
             + self.kept.load(Ordering::SeqCst)
+            + self.unsent.load(Ordering::SeqCst)
     }
 
     /// Has the lease cover what is needed.
@@ -305,6 +340,8 @@ impl Ledger {
 
 impl Drop for Ledger {
     fn drop(&mut self) {
+        // To hold nothing always succeeds.
+        let _ = self.hold(0);
         self.share.give(*self.leased.get_mut());
     }
 }
@@ -402,6 +439,27 @@ mod tests {
         }
         ledger.give_back();
         assert_eq!((budget.used(), share.used(), ledger.open_count()), (0, 0, 0));
+    }
+
+    #[test]
+    fn bytes_that_wait_for_the_socket_are_charged_while_they_wait() {
+        let (budget, share) = share(16 * MIB);
+        let ledgers: Vec<_> = (0..3).map(|_| Ledger::new(&share, MIB)).collect();
+        for ledger in &ledgers {
+            assert_eq!(ledger.hold(10_000), Ok(()));
+            assert_eq!(ledger.hold(LEASE_BYTES), Ok(()));
+        }
+        assert_eq!(share.unsent(), Footprint::new(3, 3 * LEASE_BYTES));
+        assert_eq!(budget.used(), 3 * LEASE_BYTES);
+        assert_eq!(ledgers[0].hold(0), Ok(()));
+        assert_eq!((share.unsent().count, budget.used()), (2, 2 * LEASE_BYTES));
+        // Without room they are counted, and the connection has to end.
+        assert!(budget.take(Share::Http, share.bytes_max() - budget.used()));
+        assert_eq!(ledgers[0].hold(LEASE_BYTES), Err(NoShare::Budget));
+        assert_eq!(share.unsent(), Footprint::new(3, 3 * LEASE_BYTES));
+        drop(ledgers);
+        assert_eq!(share.unsent(), Footprint::new(0, 0));
+        assert_eq!(share.used(), 0);
     }
 
     #[test]
