@@ -72,6 +72,7 @@ impl SharedState {
     /// The same without waiting; `None` if the device is unknown. Returns the closes that wait for
     /// room in a shard's queue, which go on by themselves.
     pub(in crate::core) fn revoke_soon(&self, id: &str) -> Option<Vec<(usize, JoinHandle<()>)>> {
+        self.questions.forget(id);
         let conns = self.devices.revoke(id)?;
         let mut waiting = Vec::new();
         for conn in conns {

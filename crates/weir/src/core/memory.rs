@@ -186,6 +186,7 @@ impl SharedState {
         parts.add("ends", self.ends.footprint());
         parts.add("clients", self.clients.footprint());
         parts.add("calls", self.calls.footprint());
+        parts.add("hook_answers", self.questions.footprint());
         parts.add("access_log", self.access_log.footprint());
         parts.add("audit_log", self.audit.footprint());
         if let Some(tls) = &self.tls {

@@ -157,6 +157,17 @@ async fn alike_questions_are_asked_once_and_answers_kept_as_they_say() {
     let mut fourth = connect(&gateway, "", "t").await;
     fourth.welcome().await;
     assert_eq!(backend.count("connect"), 2);
+    // And so does a device that is revoked.
+    let kept = |report: &weir::MemoryReport| {
+        report.heap.iter().find(|part| part.name == "hook_answers").map(|part| part.count)
+    };
+    assert_eq!(kept(&gateway.handle().memory().await.unwrap()), Some(1));
+    gateway.handle().revoke("van-7").await.unwrap();
+    fourth.expect_goodbye(CloseReason::Revoked).await;
+    assert_eq!(kept(&gateway.handle().memory().await.unwrap()), Some(0));
+    let mut fifth = connect(&gateway, "", "t").await;
+    fifth.welcome().await;
+    assert_eq!(backend.count("connect"), 3);
     gateway.shutdown().await;
 }
 

@@ -24,7 +24,7 @@ use tokio::runtime;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tracing::{debug, warn};
-use weir_engine::Nanos;
+use weir_engine::{Footprint, Nanos};
 
 use super::Backends;
 use crate::base::clock::unix_time;
@@ -80,7 +80,8 @@ struct Table {
     in_flight: HashMap<Key, Vec<oneshot::Sender<Outcome>>>,
     /// By hook.
     counts: [usize; Hook::ALL.len()],
-    /// Counts the reloads that changed the hooks. Answers to earlier questions are not kept.
+    /// Counts the reloads that changed the hooks, and the devices that were revoked. Answers to
+    /// earlier questions are not kept.
     version: u64,
 }
 
@@ -152,6 +153,22 @@ impl Questions {
         table.version += 1;
         table.cache.reset(hooks.cache_bytes_max);
         self.counters.hooks.set_cache_bytes(0);
+    }
+
+    /// Forgets who has which token of a device that is revoked.
+    ///
+    /// Cost: without kept answers of that device, a lock and a look-up.
+    pub(crate) fn forget(&self, device: &str) {
+        let mut table = self.lock();
+        // An answer that is on its way may be one from before.
+        table.version += 1;
+        table.cache.forget(device);
+        self.counters.hooks.set_cache_bytes(table.cache.bytes());
+    }
+
+    /// The answers that are kept.
+    pub(crate) fn footprint(&self) -> Footprint {
+        self.lock().cache.footprint()
     }
 
     /// Whether a hook is asked about tokens that nobody else knows.
