@@ -22,6 +22,7 @@ use crate::incoming::{Incoming, Lease};
 use crate::names::{Endpoint, Names, NamesStatus};
 use crate::outgoing::{TryBody, Upload};
 use crate::retry::is_failure;
+use crate::trace::TrySpans;
 
 /// What reaches the endpoints of an upstream.
 pub(crate) struct Core {
@@ -60,6 +61,7 @@ pub(crate) struct Terms<'a> {
     pub(crate) is_callers: bool,
     pub(crate) tried: &'a [Arc<Target>],
     pub(crate) is_last: bool,
+    pub(crate) spans: Option<&'a dyn TrySpans>,
 }
 
 /// A try without an answer.
@@ -109,8 +111,19 @@ impl Core {
         terms: &Terms<'_>,
     ) -> Result<(Response<Incoming>, Arc<Target>), Failure> {
         let (flight, taken) = self.place(terms).await.map_err(Failure::last)?;
-        let trace = template.trace(self.balance.chance().next());
-        self.try_at(template, terms, (flight, taken), trace).await
+        let span = terms.spans.map(|spans| spans.begin(&flight.target.endpoint.to_string()));
+        let trace = match &span {
+            Some(span) => Some(span.traceparent()),
+            None => template.trace(self.balance.chance().next()),
+        };
+        let result = self.try_at(template, terms, (flight, taken), trace).await;
+        if let Some(span) = span {
+            span.end(match &result {
+                Ok((answer, _)) => Ok(answer.status()),
+                Err(failure) => Err(&failure.error),
+            });
+        }
+        result
     }
 
     /// Makes a try at the endpoint that was chosen.

@@ -19,7 +19,7 @@
 //! | `attempt` | one try of a request at one endpoint | decide about another try |
 //! | `retry` | whether a request is tried again | send |
 //! | `head` | the head of a request, as each try sends it | send |
-//! | `trace` | a span for each try (W3C Trace Context) | collect spans |
+//! | `trace` | [`TrySpans`]: a span for each try (W3C Trace Context) | collect spans |
 //! | `upkeep` | connections opened ahead and closed in time | send |
 //! | `status` | figures for metrics and views | draw them |
 
@@ -50,4 +50,5 @@ pub use settings::{
     RetrySettings, Secret, Settings, SettingsError, TlsSettings,
 };
 pub use status::{EndpointState, EndpointStatus, Failures, Status};
+pub use trace::{TrySpan, TrySpans};
 pub use upstream::{SendOptions, Upstream};

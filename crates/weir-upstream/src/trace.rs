@@ -1,6 +1,25 @@
 //! W3C Trace Context: each try is a span of its own.
 
-use http::HeaderValue;
+use std::fmt::Debug;
+
+use http::{HeaderValue, StatusCode};
+
+use crate::error::SendError;
+
+/// Records the tries of one request as spans.
+pub trait TrySpans: Debug + Send + Sync {
+    /// A try begins: `endpoint` was chosen for it.
+    fn begin(&self, endpoint: &str) -> Box<dyn TrySpan>;
+}
+
+/// The span of a try. To drop it says that the caller has given the try up.
+pub trait TrySpan: Send {
+    /// The header `traceparent` that the try sends: its own span.
+    fn traceparent(&self) -> HeaderValue;
+
+    /// The head of the answer is there, or none will come.
+    fn end(self: Box<Self>, outcome: Result<StatusCode, &SendError>);
+}
 
 /// The header for a try: the caller's trace and flags, with another span. `None`: the caller's header
 /// is none of version 00.

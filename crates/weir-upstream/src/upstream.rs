@@ -19,6 +19,7 @@ use crate::outgoing::{Kept, Outgoing};
 use crate::retry::{Earlier, RetryBudget, is_failure};
 use crate::settings::{Settings, SettingsError};
 use crate::status::{EndpointStatus, Failures, Status};
+use crate::trace::TrySpans;
 use crate::upkeep;
 
 /// A named service. Clones share everything.
@@ -38,6 +39,8 @@ pub struct SendOptions {
     /// The trace that the request belongs to, as the header `traceparent` has it (W3C Trace
     /// Context). Each try sends it with a span of its own.
     pub traceparent: Option<HeaderValue>,
+    /// Records the tries, and says which `traceparent` each sends; the one above is not used then.
+    pub spans: Option<Arc<dyn TrySpans>>,
 }
 
 struct Inner {
@@ -55,6 +58,7 @@ struct Task {
     is_callers: bool,
     /// Whether the request may reach a backend twice.
     may_repeat: bool,
+    spans: Option<Arc<dyn TrySpans>>,
     tries: usize,
     tried: Vec<Arc<Target>>,
     earlier: Earlier,
@@ -128,7 +132,7 @@ impl Upstream {
         inner.keep_up();
         inner.budget.deposit();
         let own = Instant::now() + self.settings().deadline;
-        let SendOptions { deadline, idempotent, traceparent } = options;
+        let SendOptions { deadline, idempotent, traceparent, spans } = options;
         let callers = deadline.filter(|callers| *callers < own);
         let (head, body) = request.into_parts();
         let mut template = Template::new(head, Kept::new(body), traceparent);
@@ -136,6 +140,7 @@ impl Upstream {
             deadline: callers.unwrap_or(own),
             is_callers: callers.is_some(),
             may_repeat: idempotent.unwrap_or_else(|| template.is_idempotent()),
+            spans,
             tries: 1,
             tried: Vec::new(),
             earlier: Earlier::default(),
@@ -252,6 +257,7 @@ impl Task {
             is_callers: self.is_callers,
             tried: &self.tried,
             is_last: self.tries >= tries_max,
+            spans: self.spans.as_deref(),
         }
     }
 }

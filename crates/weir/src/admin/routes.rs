@@ -30,7 +30,7 @@ use crate::http::web::query::Query;
 use crate::http::web::reply::{self, Reply};
 use crate::observe::access::ids::place_of;
 use crate::observe::audit::Act;
-use crate::observe::traces::note_failure;
+use crate::observe::traces::{Span, note, note_failure};
 use crate::{AdminScope, Handle, Right};
 
 /// The values that all requests share.
@@ -355,12 +355,12 @@ impl Routes {
         }
         body::check_json(&head.headers)?;
         if route == Route::Call {
-            let came = Instant::now();
-            let call = {
-                let body = self.read(head, body).await?;
-                calls::read(&self.handle, &body.bytes, came)?
-            };
-            return calls::call(&self.handle, &self.call_places, id, call).await;
+            let mut span =
+                self.handle.shared().tracer.begin("call_device", place_of(&head.headers));
+            let answer = self.call(id, head, body, &mut span).await;
+            let status = answer.as_ref().err().map(Problem::status);
+            note_failure(&mut span, status.as_ref().map(StatusCode::as_str));
+            return answer;
         }
         if route == Route::Publish {
             body::check_length(&head.headers)?;
@@ -384,6 +384,26 @@ impl Routes {
             return reload::reload(self.of_program.reloader.as_ref(), &body.bytes).await;
         }
         views::revoke(&self.handle, id, &body.bytes).await
+    }
+
+    async fn call<B>(
+        &self,
+        id: &str,
+        head: &Parts,
+        body: B,
+        span: &mut Option<Span>,
+    ) -> Result<Reply, Problem>
+    where
+        B: Body<Data = Bytes>,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let came = Instant::now();
+        let call = {
+            let body = self.read(head, body).await?;
+            calls::read(&self.handle, &body.bytes, came)?
+        };
+        note(span, "rpc.method", &call.method);
+        calls::call(&self.handle, &self.call_places, id, call).await
     }
 
     async fn read<B>(&self, head: &Parts, body: B) -> Result<Whole<'_>, Problem>

@@ -96,7 +96,7 @@ pub(crate) struct SharedState {
     /// Present if devices may activate here.
     pub(crate) activator: Option<Activator>,
     pub(crate) readiness: Board,
-    pub(crate) tracer: Tracer,
+    pub(crate) tracer: Arc<Tracer>,
     /// Whether the gateway admits nothing new: it ends, or is being emptied.
     pub(crate) draining: watch::Sender<bool>,
     pub(crate) drains: Drains,
@@ -200,6 +200,7 @@ impl SharedState {
             auth,
             calls: Calls::new(&config, &backends, &mailboxes, &counters),
             backends,
+            tracer: Arc::clone(&questions.tracer),
             questions,
             notices,
             admin_access: AdminAccess::new(&config.admin, &config.auth.services),
@@ -229,7 +230,6 @@ impl SharedState {
             diagnostics,
             http_share: HttpShare::new(engine.budget()),
             readiness: Board::new(device_store.is_some(), has_cache),
-            tracer: Tracer::new(&config.telemetry),
             device_store,
             activator,
             draining,

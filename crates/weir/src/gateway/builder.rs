@@ -28,6 +28,7 @@ use crate::core::state::{Doorkeepers, Observers, SharedState, Topics};
 use crate::limits::admission::TableLimits;
 use crate::observe::access::AccessLog;
 use crate::observe::counters::Counters;
+use crate::observe::traces::Tracer;
 use crate::provisioning::device_store::DeviceStore;
 use crate::tls::{NoKey, SigningKeys};
 use crate::topics::CLASS_NUMBERS;
@@ -317,7 +318,12 @@ async fn backends(
     own: &OwnNode,
 ) -> Result<(Arc<Backends>, Arc<Questions>, Arc<Notices>), StartError> {
     let backends = Arc::new(Backends::new(config)?);
-    let questions = Questions::new(config, Arc::clone(&backends), Arc::clone(counters));
+    let questions = Questions::new(
+        config,
+        Arc::clone(&backends),
+        Arc::clone(counters),
+        Arc::new(Tracer::new(&config.telemetry)),
+    );
     let notices = Notices::new(Arc::clone(&backends), own.clone());
     notices.start(config).await?;
     Ok((backends, questions, notices))

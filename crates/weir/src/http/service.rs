@@ -196,9 +196,11 @@ impl Service {
         let turn = Turn::of(&self.connection);
         let noted = asked.began.map(|began| Noted::of(began, &request));
         let span = asked.ids.span();
+        let tracer = &self.connection.edge.shared.tracer;
+        let traced = traced::begin_passed(tracer, &asked.ids, &request);
         let answering = async move {
             let connection = Arc::clone(turn.connection());
-            let how = (expects, &asked.ids);
+            let how = (expects, &asked.ids, traced);
             let passing = Box::pin(proxy::pass(&connection, request, how, &route));
             let Passed { outcome, device } = passing.await;
             let (mut answer, tunnel) = match outcome {

@@ -1,4 +1,4 @@
-//! The spans of requests that publish or activate.
+//! The spans of requests that publish or activate, and of those that pass.
 
 use http::{Request, StatusCode};
 
@@ -22,6 +22,17 @@ pub(super) fn begin<B>(tracer: &Tracer, ids: &Ids, request: &Request<B>) -> Opti
     let mut span = tracer.begin(name, ids.trace().and_then(Trace::place))?;
     span.set("http.request.method", request.method().as_str());
     span.set("url.path", path);
+    Some(span)
+}
+
+/// The same for a request that goes on to an upstream.
+pub(super) fn begin_passed<B>(tracer: &Tracer, ids: &Ids, request: &Request<B>) -> Option<Span> {
+    if !tracer.is_on() {
+        return None;
+    }
+    let mut span = tracer.begin("proxy", ids.trace().and_then(Trace::place))?;
+    span.set("http.request.method", request.method().as_str());
+    span.set("url.path", request.uri().path());
     Some(span)
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::pin::pin;
+use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http::header::{CONTENT_TYPE, TE};
@@ -9,7 +10,7 @@ use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use tokio::time::Instant;
 use weir_engine::ConnId;
-use weir_upstream::{Incoming, Outgoing, SendError, SendOptions, Upstream};
+use weir_upstream::{Incoming, Outgoing, SendError, SendOptions, TrySpans, Upstream};
 use weir_wire::CallCode;
 
 use super::level::Share;
@@ -33,6 +34,7 @@ pub(super) struct Question<'a> {
     pub(super) method: &'a str,
     pub(super) content: &'a Content,
     pub(super) deadline: Instant,
+    pub(super) spans: Option<Arc<dyn TrySpans>>,
 }
 
 /// What an upstream has answered.
@@ -79,6 +81,7 @@ impl Question<'_> {
         let options = SendOptions {
             deadline: Some(self.deadline),
             idempotent: Some(self.route.idempotent),
+            spans: self.spans.clone(),
             ..SendOptions::default()
         };
         let answer = upstream.send(request, options).await.map_err(|error| Fault::of(&error))?;

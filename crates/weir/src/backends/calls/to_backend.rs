@@ -18,6 +18,7 @@ use super::{CallDirection, CallLimit, CallOutcome, CallRoute, Calls, Shares, lim
 use crate::base::config::Actor;
 use crate::base::frames;
 use crate::base::method::is_method;
+use crate::observe::traces::{Span, note_failure, tries_of};
 
 /// A device's call that goes on.
 pub(crate) struct BegunCall {
@@ -34,6 +35,7 @@ pub(crate) struct BegunCall {
     shares: Shares,
     _of_route: Share,
     is_counted: bool,
+    pub(crate) span: Option<Span>,
 }
 
 /// Why a call does not begin.
@@ -41,7 +43,7 @@ pub(crate) enum NotBegun {
     /// Its id cannot be answered: the sentence for an `Error`.
     Id(String),
     /// The answer's frame.
-    Answer(Box<[u8]>),
+    Answer(CallOutcome, Box<[u8]>),
 }
 
 impl Calls {
@@ -60,7 +62,7 @@ impl Calls {
         }
         let refuse = |(outcome, fault): (CallOutcome, Fault)| {
             self.counters.calls.refuse(CallDirection::ToBackend, outcome);
-            NotBegun::Answer(frame(fault.into_answer(id)))
+            NotBegun::Answer(outcome, frame(fault.into_answer(id)))
         };
         let (route, method, asked) = self.check(call, permits).map_err(refuse)?;
         let began = Instant::now();
@@ -95,6 +97,7 @@ impl Calls {
             shares,
             _of_route: of_route,
             is_counted: false,
+            span: None,
         })
     }
 
@@ -172,6 +175,7 @@ impl BegunCall {
             method: &self.method,
             content: &self.content,
             deadline: self.deadline,
+            spans: tries_of(&self.span),
         };
         let (payload, bytes_max) = (&mut self.shares.payload, rules.payload_bytes_max);
         let asking = question.ask(upstream, (payload, bytes_max));
@@ -208,6 +212,7 @@ impl BegunCall {
 
     fn count(&mut self, outcome: CallOutcome) {
         self.is_counted = true;
+        note_failure(&mut self.span, (outcome != CallOutcome::Done).then_some(outcome.name()));
         let counts = &self.calls.counters.calls;
         counts.end(CallDirection::ToBackend, outcome, self.began.elapsed());
     }
@@ -216,6 +221,7 @@ impl BegunCall {
 impl Drop for BegunCall {
     fn drop(&mut self) {
         if !self.is_counted {
+            note_failure(&mut self.span, Some(CallOutcome::Cancelled.name()));
             let counts = &self.calls.counters.calls;
             counts.end_unanswered(CallDirection::ToBackend, self.began.elapsed());
         }

@@ -1,11 +1,13 @@
 //! One request to the upstream of a hook, and its answer.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method, Request, StatusCode, Uri};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use tokio::time::{Instant, timeout_at};
-use weir_upstream::{Outgoing, SendError, SendOptions};
+use weir_upstream::{Outgoing, SendError, SendOptions, TrySpans};
 
 use super::answer::{Parsed, parse};
 use super::{Errand, Settings};
@@ -20,7 +22,11 @@ pub(super) type Failed = (QuestionOutcome, String);
 /// Asks within the hook's time.
 ///
 /// The request may reach a backend twice: a question changes nothing.
-pub(super) async fn exchange(backends: &Backends, errand: &Errand) -> Result<Parsed, Failed> {
+pub(super) async fn exchange(
+    backends: &Backends,
+    errand: &Errand,
+    spans: Option<Arc<dyn TrySpans>>,
+) -> Result<Parsed, Failed> {
     let Errand { hook, upstream, body, settings, .. } = errand;
     let timeout = settings.way(*hook).timeout;
     let deadline = Instant::now() + timeout;
@@ -28,8 +34,12 @@ pub(super) async fn exchange(backends: &Backends, errand: &Errand) -> Result<Par
         return Err((QuestionOutcome::Unreachable, "no upstream has this name".to_owned()));
     };
     let request = request(settings, errand, body.clone());
-    let options =
-        SendOptions { deadline: Some(deadline), idempotent: Some(true), ..SendOptions::default() };
+    let options = SendOptions {
+        deadline: Some(deadline),
+        idempotent: Some(true),
+        spans,
+        ..SendOptions::default()
+    };
     let asked = async {
         let answer = upstream.send(request, options).await.map_err(|error| failed(&error))?;
         if answer.status() != StatusCode::OK {

@@ -31,6 +31,7 @@ use crate::base::clock::unix_time;
 use crate::base::config::{Config, OnFailure};
 use crate::observe::counters::Counters;
 use crate::observe::counters::hooks::{Hook, QuestionOutcome};
+use crate::observe::traces::{SpanKind, Tracer, note, note_failure, tries_of};
 pub(crate) use answer::{Answer, Content, Identity, Replacement};
 use answer::{Parsed, Rules};
 use cache::Cache;
@@ -52,6 +53,7 @@ pub(crate) struct Questions {
     table: Mutex<Table>,
     backends: Arc<Backends>,
     counters: Arc<Counters>,
+    pub(crate) tracer: Arc<Tracer>,
     /// The tasks that wait for answers run there, whoever asks.
     runtime: Option<runtime::Handle>,
     /// The second of the last warning.
@@ -120,6 +122,7 @@ impl Questions {
         config: &Config,
         backends: Arc<Backends>,
         counters: Arc<Counters>,
+        tracer: Arc<Tracer>,
     ) -> Arc<Questions> {
         let questions = Questions {
             settings: ArcSwap::from_pointee(Settings::of(config)),
@@ -128,6 +131,7 @@ impl Questions {
             table: Mutex::default(),
             backends,
             counters,
+            tracer,
             runtime: runtime::Handle::try_current().ok(),
             warned: AtomicU64::default(),
         };
@@ -243,7 +247,7 @@ impl Questions {
         // If the runtime ends or the task panics, the question is not in flight any more.
         let mut done = Done { questions: &self, errand: &errand, outcome: Err(Unanswered) };
         let began = Instant::now();
-        let found = Box::pin(exchange::exchange(&self.backends, &errand)).await;
+        let found = self.exchange(&errand).await;
         let counts = &self.counters.hooks;
         match found {
             Ok(Parsed { answer, cache }) => {
@@ -264,6 +268,16 @@ impl Questions {
                 done.outcome = errand.settings.way(errand.hook).failed();
             }
         }
+    }
+
+    async fn exchange(&self, errand: &Errand) -> Result<Parsed, exchange::Failed> {
+        let mut span = self.tracer.begin_kind(SpanKind::Internal, "hook");
+        note(&mut span, "weir.hook", errand.hook.name());
+        note(&mut span, "weir.upstream", &errand.upstream);
+        let tries = tries_of(&span);
+        let found = Box::pin(exchange::exchange(&self.backends, errand, tries)).await;
+        note_failure(&mut span, found.as_ref().err().map(|(outcome, _)| outcome.name()));
+        found
     }
 
     fn keep(&self, errand: &Errand, answer: Answer, cache: Duration) {

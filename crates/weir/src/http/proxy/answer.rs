@@ -5,6 +5,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::StatusCode;
 use hyper::body::{Body as _, Frame, SizeHint};
 use std::pin::Pin;
 use weir_upstream::Incoming;
@@ -12,6 +13,7 @@ use weir_upstream::Incoming;
 use super::charge::ProxyCharge;
 use super::idle::Idle;
 use crate::observe::counters::routes::{InRoute, RouteFailure};
+use crate::observe::traces::{Span, note, note_failure};
 
 /// An answer's body on its way from an upstream. It is read only as fast as the client takes it. To
 /// drop it early ends the request at the upstream.
@@ -19,19 +21,33 @@ use crate::observe::counters::routes::{InRoute, RouteFailure};
 /// Limits: the route's `idle_timeout` for each wait for the upstream.
 pub(in crate::http) struct PassedBody {
     body: Incoming,
-    in_route: InRoute,
+    passage: Passage,
     idle: Idle,
     charge: ProxyCharge,
+}
+
+/// A request on its way, until its answer has passed.
+pub(super) struct Passage {
+    pub(super) in_route: InRoute,
+    pub(super) span: Option<Span>,
+}
+
+impl Passage {
+    /// The head of the answer is there, from the upstream or from Weir.
+    pub(super) fn note_status(&mut self, status: StatusCode) {
+        note(&mut self.span, "http.response.status_code", status.as_str());
+        note_failure(&mut self.span, status.is_server_error().then_some(status.as_str()));
+    }
 }
 
 impl PassedBody {
     pub(super) fn new(
         body: Incoming,
-        in_route: InRoute,
+        passage: Passage,
         charge: ProxyCharge,
         idle_timeout: Duration,
     ) -> PassedBody {
-        PassedBody { body, in_route, idle: Idle::new(idle_timeout), charge }
+        PassedBody { body, passage, idle: Idle::new(idle_timeout), charge }
     }
 
     /// The next piece, or the trailers. `now`: the current tick.
@@ -66,8 +82,9 @@ impl PassedBody {
         self.body.size_hint()
     }
 
-    fn fail(&self, failure: RouteFailure) -> io::Error {
-        self.in_route.route().count_failure(failure);
+    fn fail(&mut self, failure: RouteFailure) -> io::Error {
+        self.passage.in_route.route().count_failure(failure);
+        note_failure(&mut self.passage.span, Some(failure.name()));
         io::Error::other(failure.name())
     }
 }

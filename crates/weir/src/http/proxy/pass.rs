@@ -11,7 +11,7 @@ use hyper::body::{Body as _, Incoming};
 use weir_engine::Nanos;
 use weir_upstream::{Outgoing, Protocol, SendError, SendOptions, Upstream};
 
-use super::answer::PassedBody;
+use super::answer::{Passage, PassedBody};
 use super::charge::{NoRoom, ProxyCharge};
 use super::headers::{self, Identity, Sender};
 use super::routes::Route;
@@ -24,8 +24,9 @@ use crate::http::connection::HttpConnection;
 use crate::http::web::problem::{Kind, Problem, ServiceFault};
 use crate::limits::rates;
 use crate::limits::sources::Source;
-use crate::observe::access::ids::Ids;
-use crate::observe::counters::routes::{InRoute, RouteFailure};
+use crate::observe::access::ids::{Ids, Trace};
+use crate::observe::counters::routes::RouteFailure;
+use crate::observe::traces::{Span, tries_of};
 
 /// The result of a request to an upstream.
 pub(in crate::http) struct Passed {
@@ -42,6 +43,13 @@ pub(in crate::http) struct Reached {
     pub(in crate::http) tunnel: Option<Box<Tunnel>>,
 }
 
+/// The answer of an upstream, as it came.
+struct Sent {
+    answer: Response<weir_upstream::Incoming>,
+    is_head: bool,
+    charge: ProxyCharge,
+}
+
 /// Why a request has not reached an upstream, or got no answer.
 struct Failure(RouteFailure, Problem);
 
@@ -52,24 +60,34 @@ struct Failure(RouteFailure, Problem);
 pub(in crate::http) async fn pass(
     connection: &Arc<HttpConnection>,
     request: Request<Incoming>,
-    (expects, ids): (Option<u32>, &Ids),
+    (expects, ids, span): (Option<u32>, &Ids, Option<Span>),
     route: &Route,
 ) -> Passed {
-    let in_route = route.count.begin();
+    let mut passage = Passage { in_route: route.count.begin(), span };
     let (head, body) = request.into_parts();
     let body = Asking::new(body, Arc::clone(connection), expects);
     let requester = match admit(connection, &head, route).await {
         Ok(requester) => requester,
-        Err(failure) => return Passed { outcome: Err(failure.counted(route)), device: None },
+        Err(failure) => {
+            let problem = failure.counted(route);
+            passage.note_status(problem.status());
+            return Passed { outcome: Err(problem), device: None };
+        }
     };
     let device = requester.as_ref().and_then(|requester| requester.device.clone());
     let passing = Passing { connection, route, ids, requester: requester.as_ref() };
-    let outcome = match passing.send(head, body, in_route).await {
-        Ok(reached) => {
+    let outcome = match passing.send(head, body, &passage.span).await {
+        Ok(sent) => {
+            passage.note_status(sent.answer.status());
+            let reached = passing.reached(sent, passage);
             route.count.count_answer(reached.answer.status());
             Ok(reached)
         }
-        Err(failure) => Err(failure.counted(route)),
+        Err(failure) => {
+            let problem = failure.counted(route);
+            passage.note_status(problem.status());
+            Err(problem)
+        }
     };
     Passed { outcome, device }
 }
@@ -87,8 +105,8 @@ impl Passing<'_> {
         &self,
         mut head: Parts,
         body: Asking,
-        in_route: InRoute,
-    ) -> Result<Reached, Failure> {
+        span: &Option<Span>,
+    ) -> Result<Sent, Failure> {
         let (connection, route) = (self.connection, self.route);
         let Some(upstream) = connection.edge.shared.backends.get(&route.upstream) else {
             return Err(Failure::unreachable());
@@ -102,9 +120,9 @@ impl Passing<'_> {
         }
         let (outgoing, fate) = self.outgoing(body, &charge)?;
         headers::prepare(&mut head, &self.sender(), route.pass_host, is_websocket);
-        let traceparent = self.trace(&mut head);
+        self.trace(&mut head, span.is_some());
         head.extensions.clear();
-        let options = SendOptions { traceparent, ..SendOptions::default() };
+        let options = SendOptions { spans: tries_of(span), ..SendOptions::default() };
         connection.watch_peer(true);
         let sent = upstream.send(Request::from_parts(head, outgoing), options).await;
         connection.watch_peer(matches!(&sent, Ok(answer) if !answer.body().is_end_stream()));
@@ -116,13 +134,18 @@ impl Passing<'_> {
             not_whole.map_or_else(|| Failure::of(&error), |it| Failure::of_body(it, route))
         })?;
         match (answer.status(), is_websocket) {
-            (StatusCode::SWITCHING_PROTOCOLS, true) => Ok(self.tunnel(answer, in_route, charge)),
             (StatusCode::SWITCHING_PROTOCOLS, false) => Err(Failure::broken(true)),
-            _ => {
-                let answer = self.answered(answer, is_head, in_route, charge);
-                Ok(Reached { answer, tunnel: None })
-            }
+            _ => Ok(Sent { answer, is_head, charge }),
         }
+    }
+
+    /// What the client gets.
+    fn reached(&self, sent: Sent, passage: Passage) -> Reached {
+        let Sent { answer, is_head, charge } = sent;
+        if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
+            return self.tunnel(answer, passage, charge);
+        }
+        Reached { answer: self.answered(answer, is_head, passage, charge), tunnel: None }
     }
 
     fn outgoing(
@@ -163,24 +186,27 @@ impl Passing<'_> {
         }
     }
 
-    /// Puts the request's id into its head. Returns its place in a trace.
-    fn trace(&self, head: &mut Parts) -> Option<http::HeaderValue> {
-        self.ids.answer(&mut head.headers);
-        head.headers.remove("traceparent")
+    /// Puts the request's id into its head. A trace that is not recorded here passes unchanged.
+    fn trace(&self, head: &mut Parts, is_recorded: bool) {
+        self.ids.name(&mut head.headers);
+        // The tries bring their own `traceparent`. What belongs to none that was sent is left behind.
+        if is_recorded && self.ids.trace().and_then(Trace::place).is_none() {
+            head.headers.remove("tracestate");
+        }
     }
 
     fn answered(
         &self,
         answer: Response<weir_upstream::Incoming>,
         is_head: bool,
-        in_route: InRoute,
+        passage: Passage,
         charge: ProxyCharge,
     ) -> Response<Option<PassedBody>> {
         let (mut head, body) = answer.into_parts();
         headers::clean_answer(&mut head.headers, is_head);
         let idle_timeout = self.route.idle_timeout;
         let body =
-            (!body.is_end_stream()).then(|| PassedBody::new(body, in_route, charge, idle_timeout));
+            (!body.is_end_stream()).then(|| PassedBody::new(body, passage, charge, idle_timeout));
         let mut answer = Response::new(body);
         (*answer.status_mut(), *answer.headers_mut()) = (head.status, head.headers);
         answer
@@ -189,11 +215,11 @@ impl Passing<'_> {
     fn tunnel(
         &self,
         mut answer: Response<weir_upstream::Incoming>,
-        in_route: InRoute,
+        passage: Passage,
         charge: ProxyCharge,
     ) -> Reached {
         let upgrade = hyper::upgrade::on(&mut answer);
-        let tunnel = Tunnel::new(upgrade, in_route, charge, self.route.idle_timeout);
+        let tunnel = Tunnel::new(upgrade, passage, charge, self.route.idle_timeout);
         let mut fields = std::mem::take(answer.headers_mut());
         headers::clean_answer(&mut fields, false);
         headers::mark_websocket(&mut fields);

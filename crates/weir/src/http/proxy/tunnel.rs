@@ -11,11 +11,11 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::answer::Passage;
 use super::charge::ProxyCharge;
 use super::idle::Idle;
 use crate::http::orders::{Follower, Orders};
 use crate::observe::counters::http::End;
-use crate::observe::counters::routes::InRoute;
 use crate::tls::stream::Stream;
 
 /// A connection whose request has become a WebSocket with an upstream.
@@ -26,7 +26,7 @@ use crate::tls::stream::Stream;
 pub(in crate::http) struct Tunnel {
     upgrade: OnUpgrade,
     idle_timeout: Duration,
-    _in_route: InRoute,
+    _passage: Passage,
     _charge: ProxyCharge,
 }
 
@@ -46,12 +46,12 @@ struct Pipe {
 impl Tunnel {
     pub(super) fn new(
         upgrade: OnUpgrade,
-        mut in_route: InRoute,
+        mut passage: Passage,
         charge: ProxyCharge,
         idle_timeout: Duration,
     ) -> Tunnel {
-        in_route.become_tunnel();
-        Tunnel { upgrade, idle_timeout, _in_route: in_route, _charge: charge }
+        passage.in_route.become_tunnel();
+        Tunnel { upgrade, idle_timeout, _passage: passage, _charge: charge }
     }
 
     /// Carries bytes until both sides have ended, one breaks, nothing moves for too long, or the

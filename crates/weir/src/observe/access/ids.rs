@@ -100,6 +100,11 @@ impl Ids {
         if let Some(trace) = &self.trace {
             trace.pass_on(head);
         }
+        self.name(head);
+    }
+
+    /// Adds only the id.
+    pub(crate) fn name(&self, head: &mut HeaderMap) {
         let Some(request) = self.request.as_ref().filter(|_| self.is_answered) else { return };
         let value = match request {
             RequestId::Sent(value) => value.clone(),

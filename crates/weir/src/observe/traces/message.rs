@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use prost::Message;
 
+use super::SpanKind;
 use super::on::Finished;
 
 #[derive(Clone, PartialEq, Message)]
@@ -132,12 +133,23 @@ impl From<Finished> for SpanMessage {
             span_id: span.span.into(),
             parent_span_id: span.parent.map(Vec::from).unwrap_or_default(),
             name: span.name.to_owned(),
-            kind: SPAN_KIND_SERVER,
+            kind: span.kind.number(),
             start_time_unix_nano: nanos(span.began),
             end_time_unix_nano: nanos(span.ended),
             attributes,
             status,
             flags: SAMPLED,
+        }
+    }
+}
+
+impl SpanKind {
+    /// The number in `enum SpanKind`.
+    fn number(self) -> i32 {
+        match self {
+            SpanKind::Internal => 1,
+            SpanKind::Server => 2,
+            SpanKind::Client => 3,
         }
     }
 }
@@ -153,7 +165,6 @@ fn nanos(time: Duration) -> u64 {
 }
 
 const NAME: &str = "weir";
-const SPAN_KIND_SERVER: i32 = 2;
 const STATUS_CODE_ERROR: i32 = 2;
 /// The flag of W3C Trace Context.
 const SAMPLED: u32 = 1;

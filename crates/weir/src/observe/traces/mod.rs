@@ -11,11 +11,17 @@ mod message;
 mod off;
 #[cfg(feature = "otlp")]
 mod on;
+#[cfg(feature = "otlp")]
+mod tries;
 
 #[cfg(not(feature = "otlp"))]
 pub(crate) use off::{Span, Tracer};
 #[cfg(feature = "otlp")]
 pub(crate) use on::{Span, SpanOutcome, Tracer};
+
+use std::sync::Arc;
+
+use weir_upstream::TrySpans;
 
 /// The place of a request in a trace that began elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +32,31 @@ pub(crate) struct Place {
     /// The request's own span, if it has one already.
     pub(crate) span: Option<[u8; 8]>,
     pub(crate) is_sampled: bool,
+}
+
+/// Who waits for the work of a span.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SpanKind {
+    /// This gateway.
+    Internal,
+    /// Somebody who has asked it.
+    #[cfg_attr(not(feature = "otlp"), expect(dead_code, reason = "there are no spans"))]
+    Server,
+    /// This gateway, for another service.
+    #[cfg_attr(not(feature = "otlp"), expect(dead_code, reason = "there are no spans"))]
+    Client,
+}
+
+/// What records the tries of a request to an upstream as children of this span.
+pub(crate) fn tries_of(span: &Option<Span>) -> Option<Arc<dyn TrySpans>> {
+    span.as_ref().map(Span::tries)
+}
+
+/// Says in a span what it belongs to.
+pub(crate) fn note(span: &mut Option<Span>, key: &'static str, value: &str) {
+    if let Some(span) = span {
+        span.set(key, value);
+    }
 }
 
 /// Says in the span of a message where it goes.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::{Mutex, mpsc};
 
-use super::Place;
+use super::{Place, SpanKind};
 use crate::base::clock::unix_time;
 use crate::base::config::TelemetryConfig;
 
@@ -39,20 +39,21 @@ weir_wire::named_enum! {
     }
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Counts([AtomicU64; SpanOutcome::ALL.len()]);
 
 /// A piece of work that is being done. It ends when it is dropped.
 pub(crate) struct Span {
     /// Taken at the end.
-    begun: Option<Box<Finished>>,
-    queue: mpsc::Sender<Finished>,
-    counts: Arc<Counts>,
+    pub(super) begun: Option<Box<Finished>>,
+    pub(super) queue: mpsc::Sender<Finished>,
+    pub(super) counts: Arc<Counts>,
 }
 
 /// A piece of work that was done.
 pub(super) struct Finished {
     pub(super) name: &'static str,
+    pub(super) kind: SpanKind,
     pub(super) trace: [u8; 16],
     pub(super) span: [u8; 8],
     /// `None`: the trace begins here.
@@ -106,16 +107,26 @@ impl Tracer {
                 one_in > 0 && rand::random_range(0..one_in) == 0
             }
         };
-        is_recorded.then(|| self.make(name, place))
+        is_recorded.then(|| self.make(SpanKind::Server, name, place))
     }
 
-    fn make(&self, name: &'static str, place: Option<Place>) -> Span {
+    /// The same for a span of this kind, whose trace begins here.
+    pub(crate) fn begin_kind(&self, kind: SpanKind, name: &'static str) -> Option<Span> {
+        let mut span = self.begin(name, None)?;
+        if let Some(begun) = &mut span.begun {
+            begun.kind = kind;
+        }
+        Some(span)
+    }
+
+    fn make(&self, kind: SpanKind, name: &'static str, place: Option<Place>) -> Span {
         let began = unix_time();
         let own = place.and_then(|place| place.span);
         let begun = Finished {
             name,
+            kind,
             trace: place.map_or_else(new_trace, |place| place.trace),
-            span: own.unwrap_or_else(|| rand::random::<u64>().max(1).to_be_bytes()),
+            span: own.unwrap_or_else(new_span),
             parent: place.map(|place| place.parent),
             began,
             ended: began,
@@ -167,6 +178,10 @@ impl Drop for Span {
             self.counts.count(SpanOutcome::Dropped, 1);
         }
     }
+}
+
+pub(super) fn new_span() -> [u8; 8] {
+    rand::random::<u64>().max(1).to_be_bytes()
 }
 
 fn new_trace() -> [u8; 16] {
