@@ -47,6 +47,9 @@ weir config check $config >/dev/null
 [ -s /usr/share/man/man1/weir.1.gz ] || fail "no man page"
 gzip -dc /usr/share/man/man1/weir-devices.1.gz | grep -q import || fail "a man page without commands"
 python3 -m json.tool /usr/share/doc/weir/weir.cdx.json >/dev/null || fail "no SBOM"
+for example in weir.toml weir.socket prometheus/alerts.yml grafana/weir.json; do
+    [ -s "/usr/share/doc/weir/examples/$example" ] || fail "no example $example"
+done
 systemd-analyze verify --man=no /usr/lib/systemd/system/weir.service
 
 if has_systemd; then
