@@ -32,8 +32,13 @@ client.subscribe('chat/lobby', {
 byId('form').addEventListener('submit', async (event) => {
   event.preventDefault();
   const text = JSON.stringify({ user, text: byId('text').value });
-  await client.publish({ topic: 'chat/lobby', text, contentType: 'application/json' });
-  byId('text').value = '';
+  try {
+    await client.publish({ topic: 'chat/lobby', text, contentType: 'application/json' });
+    byId('text').value = '';
+  } catch (error) {
+    // What was written stays in the field, to be sent again.
+    byId('status').textContent = `not sent: ${error.message}`;
+  }
 });
 
 await client.connect();
