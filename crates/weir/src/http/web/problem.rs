@@ -192,7 +192,7 @@ impl Kind {
                 ("too-many-failures", "Too many attempts from this address have failed", TOO_MANY)
             }
             Kind::StoreUnavailable => {
-                ("store-unavailable", "The store of devices does not answer", UNAVAILABLE)
+                ("store-unavailable", "The store or the backend does not answer", UNAVAILABLE)
             }
             Kind::ShardSilent => ("shard-silent", "A shard does not answer", UNAVAILABLE),
             Kind::NodeSilent => ("node-silent", "A node does not answer", UNAVAILABLE),
@@ -337,9 +337,10 @@ impl Problem {
         Self { retry_after: Some(after), ..Self::new(kind, detail) }
     }
 
-    /// 503: the store of devices and tokens does not answer.
+    /// 503: the store of devices and tokens, or the backend that is asked, does not answer.
     pub(crate) fn store_unavailable() -> Self {
-        let detail = "the store of devices and tokens does not answer; try again";
+        let detail =
+            "the store of devices, or the backend of hooks.connect, does not answer; try again";
         Self::retry(Kind::StoreUnavailable, STORE_RETRY, detail)
     }
 
