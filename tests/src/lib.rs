@@ -39,7 +39,9 @@ pub use forger::{Forger, Heard, framed, read_record};
 pub use gatherer::Gatherer;
 pub use half_handshake::{HalfHandshake, client_hello, edited_hello};
 pub use line::Line;
-pub use program::{Server, bench_report, free_port, installed, program, raise_open_files};
+pub use program::{
+    Server, bench_report, free_addr, free_port, installed, program, raise_open_files,
+};
 pub use proxy::Proxy;
 pub use redis_cluster::RedisCluster;
 pub use s_client::SClient;

@@ -444,7 +444,8 @@ pub fn raise_open_files() -> Result<()> {
     Ok(setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?)
 }
 
-pub(crate) fn free_addr() -> Result<SocketAddr> {
+/// An address of loopback whose TCP port is free now.
+pub fn free_addr() -> Result<SocketAddr> {
     Ok(([127, 0, 0, 1], free_port()?).into())
 }
 

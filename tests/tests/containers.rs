@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use weir_tests::{Answer, Device, PATIENCE, Redis, free_port, installed, now, program, rest};
+use weir_tests::{Answer, Device, PATIENCE, Redis, free_addr, installed, now, program, rest};
 use weir_wire::v1::{self, client_message, push, server_message};
 
 fn file(name: &str) -> PathBuf {
@@ -64,10 +64,6 @@ struct Scene {
     _haproxy: Running,
     _redis: Redis,
     _directory: TempDir,
-}
-
-fn free_addr() -> Result<SocketAddr> {
-    Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?)))
 }
 
 /// Replaces what the file must contain.

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
-use weir_tests::{Answer, Device, PATIENCE, free_port, now, program, rest};
+use weir_tests::{Answer, Device, PATIENCE, free_addr, now, program, rest};
 
 /// The addresses and files of a gateway.
 struct Place {
@@ -21,8 +21,7 @@ struct Place {
 
 impl Place {
     fn new() -> Result<Place> {
-        let free = || anyhow::Ok(SocketAddr::from(([127, 0, 0, 1], free_port()?)));
-        let (tcp, http, admin) = (free()?, free()?, free()?);
+        let (tcp, http, admin) = (free_addr()?, free_addr()?, free_addr()?);
         let directory = tempfile::tempdir()?;
         let text = format!(
             "[listen]\ntcp = [\"{tcp}\"]\nhttp = [\"{http}\"]\nudp = []\nadmin = \"{admin}\"\n\

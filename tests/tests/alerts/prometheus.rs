@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use tempfile::TempDir;
-use weir_tests::{Answer, PATIENCE, free_port, now, rest};
+use weir_tests::{Answer, PATIENCE, free_addr, now, rest};
 
 /// An alert by name, and the gateway for which it fires.
 pub(crate) type Fired = (String, String);
@@ -48,7 +48,7 @@ impl Prometheus {
             config += &format!("  - targets: [\"{addr}\"]\n    labels: {{instance: \"{name}\"}}\n");
         }
         fs::write(directory.path().join("prometheus.yml"), config)?;
-        let addr = SocketAddr::from(([127, 0, 0, 1], free_port()?));
+        let addr = free_addr()?;
         let child = Command::new("prometheus")
             .args(["--config.file=prometheus.yml", "--storage.tsdb.path=data"])
             .args(["--log.level=error", &format!("--web.listen-address={addr}")])
