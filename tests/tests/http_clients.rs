@@ -196,6 +196,33 @@ fn curl_comes_with_an_id_that_means_nothing() -> Result<()> {
     Ok(())
 }
 
+/// A topic of which the id says nothing goes on from now, as for a first request.
+#[test]
+fn curl_adds_a_topic_to_those_that_it_resumes() -> Result<()> {
+    let scene = Scene::new(KEPT)?;
+    let mut before = scene.events(false, "/v1/sse?device=curl&topic=keep/1", &["--http1.1"])?;
+    let id = before.events.settle(1)?.last().context("one topic")?.id.clone();
+    drop(before);
+    scene.publish(0..10)?;
+    let header = format!("Last-Event-ID: {id}");
+    let path = "/v1/sse?device=curl&topic=keep/1&topic=keep/2";
+    let mut reader = scene.events(false, path, &["--http1.1", "-H", &header])?;
+    let mut heard = Vec::new();
+    for answer in settle(&mut reader.events, 2, &mut heard)? {
+        let is_new = answer.data["topic"] == "keep/2";
+        assert_eq!(answer.data.get("recovered").is_none(), is_new, "{answer:?}");
+        assert_eq!(answer.data["position"]["offset"] == "10", is_new, "{answer:?}");
+    }
+    scene.publish(10..11)?;
+    while heard.len() < 11 + 1 {
+        heard.push(reader.events.expect("")?);
+    }
+    let of_new = heard.iter().filter(|event| event.data["topic"] == "keep/2");
+    let texts: Vec<_> = of_new.filter_map(|event| event.data["text"].as_str()).collect();
+    assert_eq!(texts, ["keep/2 10"]);
+    Ok(())
+}
+
 #[test]
 fn a_page_of_another_origin_asks_first() -> Result<()> {
     let scene = Scene::new("[http]\ncors_origins = [\"https://app.example\"]\n")?;

@@ -143,8 +143,10 @@ impl EventsUpgrade {
         debug_assert!(admission.is_some(), "it is moved when it has been admitted");
         let admission = admission?;
         if let Some(last) = last {
-            for subscribe in &mut hello.topics {
-                subscribe.position = Some(position_of(edge, &subscribe.topic, &last));
+            let epoch = |subscribe: &Subscribe| edge.shared.router.epoch(&subscribe.topic);
+            let epochs: Vec<_> = hello.topics.iter().map(epoch).collect();
+            for (subscribe, epoch) in hello.topics.iter_mut().zip(&epochs) {
+                subscribe.position = position_of(*epoch, &last, &epochs);
             }
         }
         // A topic that is resumed later also stands in the events before. Otherwise a cut in
@@ -216,10 +218,16 @@ fn last_event_id(
     }
 }
 
-/// The position whose epoch is the topic's. If none fits, a position that no topic has, so that the
-/// answer is `recovered: false`.
-fn position_of(edge: &Edge, topic: &str, last: &[Position]) -> Position {
-    let epoch = edge.shared.router.epoch(topic);
-    let own = last.iter().find(|position| Some(position.epoch) == epoch);
-    own.copied().unwrap_or(Position { epoch: 0, offset: 0 })
+/// The position whose epoch is the topic's, among those of a stream's topics.
+///
+/// A position does not name its topic. So a topic without one is new to the client if every position
+/// is that of another topic: it goes on from now. Otherwise it may be one whose epoch has ended, and
+/// gets a position that no topic has, so that the answer is `recovered: false`.
+fn position_of(epoch: Option<u64>, last: &[Position], epochs: &[Option<u64>]) -> Option<Position> {
+    if let Some(own) = last.iter().find(|position| Some(position.epoch) == epoch) {
+        return Some(*own);
+    }
+    let is_known = |position: &Position| epochs.contains(&Some(position.epoch));
+    let is_new = !last.is_empty() && last.iter().all(is_known);
+    (!is_new).then_some(Position { epoch: 0, offset: 0 })
 }
