@@ -97,6 +97,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         for single in singles {
             has_room = self.hold(single);
             if !has_room {
+                // The next connection in this walk has to try again.
+                self.latest.forget_met(topic);
                 break;
             }
             let held = Held::new(Arc::clone(single));

@@ -187,6 +187,13 @@ impl Latest {
         store.is_some_and(|store| store.met.replace(offset) != Some(offset))
     }
 
+    /// The message that was met last has not been entered.
+    pub(super) fn forget_met(&mut self, topic: TopicId) {
+        if let Some(store) = self.topics.get_mut(&topic) {
+            store.met = None;
+        }
+    }
+
     /// Enters a message and returns how many it replaced. `None`: no connection lags behind the
     /// topic any more.
     pub(super) fn enter(
@@ -348,5 +355,16 @@ mod tests {
         assert_eq!((latest.end_lag(TOPIC), latest.end_lag(TOPIC)), (0, bytes));
         assert!(!latest.note_charged(TOPIC, bytes), "it has gone");
         assert_eq!(budget.used(), 0, "its message is released");
+    }
+
+    /// The connection for which there was no room is closed; the next one in the walk needs it.
+    #[test]
+    fn a_message_that_was_not_entered_is_met_again() {
+        let mut latest = Latest::default();
+        latest.begin_lag(TOPIC);
+        assert!(latest.meet(TOPIC, 7));
+        assert!(!latest.meet(TOPIC, 7), "the walk has just brought it to another one");
+        latest.forget_met(TOPIC);
+        assert!(latest.meet(TOPIC, 7));
     }
 }
