@@ -145,8 +145,10 @@ impl EventsUpgrade {
         if let Some(last) = last {
             let epoch = |subscribe: &Subscribe| edge.shared.router.epoch(&subscribe.topic);
             let epochs: Vec<_> = hello.topics.iter().map(epoch).collect();
+            let without = position_without(&last, &epochs);
             for (subscribe, epoch) in hello.topics.iter_mut().zip(&epochs) {
-                subscribe.position = position_of(*epoch, &last, &epochs);
+                let own = last.iter().find(|position| Some(position.epoch) == *epoch);
+                subscribe.position = own.copied().or(without);
             }
         }
         // A topic that is resumed later also stands in the events before. Otherwise a cut in
@@ -218,16 +220,13 @@ fn last_event_id(
     }
 }
 
-/// The position whose epoch is the topic's, among those of a stream's topics.
+/// What stands for the position of a topic without one in the id.
 ///
-/// A position does not name its topic. So a topic without one is new to the client if every position
-/// is that of another topic: it goes on from now. Otherwise it may be one whose epoch has ended, and
-/// gets a position that no topic has, so that the answer is `recovered: false`.
-fn position_of(epoch: Option<u64>, last: &[Position], epochs: &[Option<u64>]) -> Option<Position> {
-    if let Some(own) = last.iter().find(|position| Some(position.epoch) == epoch) {
-        return Some(*own);
-    }
+/// A position does not name its topic. If each belongs to a topic of the request, the others are new
+/// to the client, and go on from now. Otherwise the epoch of one of them may have ended, and they get
+/// a position that no topic has, so that the answer is `recovered: false`.
+fn position_without(last: &[Position], epochs: &[Option<u64>]) -> Option<Position> {
     let is_known = |position: &Position| epochs.contains(&Some(position.epoch));
-    let is_new = !last.is_empty() && last.iter().all(is_known);
-    (!is_new).then_some(Position { epoch: 0, offset: 0 })
+    let are_new = !last.is_empty() && last.iter().all(is_known);
+    (!are_new).then_some(Position { epoch: 0, offset: 0 })
 }
