@@ -322,6 +322,20 @@ pub(crate) struct Holders {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Holder(u16);
 
+impl Holders {
+    /// The places as numbers, for another process.
+    pub(crate) fn export(self) -> (u16, Option<u16>) {
+        (self.target.0, self.sender.map(|sender| sender.0))
+    }
+
+    /// The places with these numbers. A number that is too large stands for another place.
+    #[expect(clippy::cast_possible_truncation, reason = "there are fewer than 2^16 places")]
+    pub(crate) fn import((target, sender): (u16, Option<u16>)) -> Holders {
+        let place = |number: u16| Holder(number % HOLDERS as u16);
+        Holders { target: place(target), sender: sender.map(place) }
+    }
+}
+
 /// Bits of the word for the bytes: 32 GiB. The next bit tells that a ring keeps the message. The
 /// other bits are for the count; they suffice for more queues than there are connections.
 const BYTES_BITS: u32 = 35;
@@ -485,6 +499,22 @@ impl Charge {
         }
     }
 
+    /// Counts one more queue, even beyond the limit of the share for waiting: the message waited
+    /// before it was handed over.
+    pub(crate) fn hold_anyway(&self) {
+        if self.hold() {
+            return;
+        }
+        let bytes = self.bytes();
+        self.note_overdrawn(bytes);
+        self.budget.overdraw(Share::Waiting, bytes);
+        self.budget.hold_more(self.holders, bytes);
+        let held = self.word.fetch_add(ONE_QUEUE, Ordering::AcqRel);
+        debug_assert!(queues_of(held) == 0, "a message that is being imported has one owner");
+        self.budget.give(Share::Messages, bytes);
+        self.note_place(held, held + ONE_QUEUE);
+    }
+
     /// Counts one queue less.
     ///
     /// With the last queue the bytes return to the share for messages, beyond its limit if
@@ -571,13 +601,20 @@ impl Lease {
         self.held
     }
 
+    /// Gives everything back.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn begin_anew(&mut self) {
+        self.budget.give(self.share, self.held + self.free);
+        (self.held, self.free) = (0, 0);
+    }
+
     /// The bytes that the lease has taken.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn taken(&self) -> usize {
         self.held + self.free
     }
 
-    pub(crate) fn budget(&self) -> &Budget {
+    pub(crate) fn budget(&self) -> &Arc<Budget> {
         &self.budget
     }
 
@@ -604,6 +641,14 @@ impl Lease {
         self.free -= bytes;
         self.held += bytes;
         true
+    }
+
+    /// Takes bytes even beyond the limit of the share: they were there before a handover.
+    pub(crate) fn take_anyway(&mut self, bytes: usize) {
+        if !self.take(bytes) {
+            self.budget.overdraw(self.share, bytes);
+            self.held += bytes;
+        }
     }
 
     pub(crate) fn give(&mut self, bytes: usize) {

@@ -26,6 +26,7 @@ mod budget;
 mod chunks;
 mod command;
 mod engine;
+pub mod handover;
 mod id;
 mod mailbox;
 mod memory;

@@ -300,6 +300,11 @@ impl<S> Inbox<S> {
         self.shared.reserved.pop()
     }
 
+    /// Whether nothing waits in the queue or the reserved queue.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.shared.queue.is_empty() && self.shared.reserved.is_empty()
+    }
+
     /// Notes that a socket has left the passage.
     pub(crate) fn note_taken(&self, passed: Passed) {
         if let Some(passage) = &self.shared.passage {

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use weir_wire::format::{self, Format};
 
 use crate::budget::{Budget, Charge, Holders, Share};
+use crate::handover::MessageExport;
 use crate::id::{Priority, SlowPolicy, TopicId};
 use crate::memory::rounded;
 use crate::time::Nanos;
@@ -166,6 +167,64 @@ impl Message {
             replaces,
             charge,
         })
+    }
+
+    /// What another process needs to make the same message.
+    pub(crate) fn export(&self, number: u64, singles: Vec<u64>) -> MessageExport {
+        MessageExport {
+            number,
+            frame: self.frame.clone(),
+            format: self.format,
+            epoch: self.epoch,
+            accepted_at: self.accepted_at,
+            expires_at: self.expires_at,
+            priority: self.priority,
+            slow: self.slow,
+            is_tick: self.is_tick,
+            topic: self.topic(),
+            offset: self.offset,
+            key: self.key.clone(),
+            singles,
+            shift: self.shift,
+            replaces: self.replaces,
+            class: self.charge.class(),
+            holders: self.charge.holders().export(),
+        }
+    }
+
+    /// A message from another process. It is charged even beyond the budget, as it was accepted.
+    pub(crate) fn import(
+        budget: &Arc<Budget>,
+        export: MessageExport,
+        singles: Box<[Arc<Message>]>,
+    ) -> Arc<Message> {
+        let bytes = Message::occupied_by(export.frame.len()) + rounded(size_of_val(&*singles));
+        let whose = (Holders::import(export.holders), export.class);
+        let charge = Charge::overdraw(budget, bytes, whose);
+        Arc::new(Message {
+            frame: export.frame,
+            format: export.format,
+            others: OnceLock::new(),
+            epoch: export.epoch,
+            accepted_at: export.accepted_at,
+            expires_at: export.expires_at,
+            priority: export.priority,
+            slow: export.slow,
+            is_tick: export.is_tick,
+            topic: export.topic.unwrap_or(TopicId::NONE),
+            offset: export.offset,
+            key: export.key,
+            singles,
+            shift: export.shift,
+            replaces: export.replaces,
+            charge,
+        })
+    }
+
+    /// Counts one more queue, and all that the message keeps, even beyond the budget.
+    pub(crate) fn hold_anyway(&self) {
+        self.charge.hold_anyway();
+        self.singles.iter().for_each(|single| single.charge.hold_anyway());
     }
 
     /// The bytes that a message with such a frame occupies, before it has other formats.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use weir_wire::format::Format;
 
 use crate::budget::{Budget, Holders};
+use crate::handover::{ItemExport, OutboxExport};
 use crate::id::TopicId;
 use crate::memory::rounded;
 use crate::message::{Item, Message};
@@ -325,6 +326,56 @@ impl Outbox {
         (self.grace_bytes, self.bytes_behind) = (0, self.bytes);
         self.items.shrink_to(keep + 1);
         dropped
+    }
+
+    /// What another process needs to continue.
+    pub(crate) fn export(&self, mut number: impl FnMut(&Arc<Message>) -> u64) -> OutboxExport {
+        let items = self.items.iter().map(|item| match item {
+            Item::Message(message) => ItemExport::Message(number(message)),
+            Item::Frame(frame) => ItemExport::Frame(frame.clone()),
+        });
+        OutboxExport {
+            items: items.collect(),
+            sent: self.sent,
+            sealed: self.sealed.as_ref().map(|sealed| (sealed.rest().to_vec(), sealed.plaintext)),
+            grace: (self.grace_bytes, self.grace_at, self.bytes_behind),
+            began_at: self.began_at,
+            stalled_since: self.stalled_since,
+            taken_at: self.taken_at,
+            lags: self.lags.iter().map(|lag| (lag.topic, lag.next, lag.seen)).collect(),
+        }
+    }
+
+    /// Continues what another process has begun. All its messages count as waiting, even beyond the
+    /// budget. `find` finds them by their numbers.
+    pub(crate) fn import(
+        &mut self,
+        export: OutboxExport,
+        find: impl Fn(u64) -> Option<Arc<Message>>,
+    ) {
+        for item in export.items {
+            let item = match item {
+                ItemExport::Message(number) => find(number).map(Item::Message),
+                ItemExport::Frame(frame) => Some(Item::Frame(frame)),
+            };
+            let Some(item) = item else { continue };
+            if let Item::Message(message) = &item {
+                message.encode(self.format);
+                message.hold_anyway();
+            }
+            self.bytes += item.bytes(self.format).len();
+            self.own_bytes += item.own_bytes();
+            self.items.push_back(item);
+        }
+        self.held = self.items.len();
+        self.sent = export.sent;
+        self.bytes -= export.sent;
+        self.sealed = export.sealed.map(|(rest, plaintext)| Sealed::new(&rest, plaintext));
+        (self.grace_bytes, self.grace_at, self.bytes_behind) = export.grace;
+        (self.began_at, self.taken_at) = (export.began_at, export.taken_at);
+        self.stalled_since = export.stalled_since;
+        let lags = export.lags.into_iter();
+        self.lags = lags.map(|(topic, next, seen)| Lag { topic, next, seen }).collect();
     }
 
     /// Puts the next bytes to send into `bufs`, up to the first uncommitted item that has expired.

@@ -31,11 +31,19 @@ pub enum SeededBug {
     UnmovedFragment,
     /// A message that the shard does not understand gets no answer if many answers are due.
     LeftOutAnswer,
+    /// After a handover, a message that was sent in part is sent again from its beginning.
+    RepeatedRemainder,
+    /// After a handover, records are sealed with numbers that were used before.
+    RepeatedNumber,
+    /// After a handover, some deadlines never come.
+    LostDeadline,
+    /// After a handover, a message counts as waiting for ever.
+    PinnedMessage,
 }
 
 impl SeededBug {
     /// Every seeded bug.
-    pub const ALL: [SeededBug; 14] = [
+    pub const ALL: [SeededBug; 18] = [
         SeededBug::LostRemainder,
         SeededBug::SkippedSubscriber,
         SeededBug::StaleSlot,
@@ -50,5 +58,9 @@ impl SeededBug {
         SeededBug::ForgottenMessage,
         SeededBug::UnmovedFragment,
         SeededBug::LeftOutAnswer,
+        SeededBug::RepeatedRemainder,
+        SeededBug::RepeatedNumber,
+        SeededBug::LostDeadline,
+        SeededBug::PinnedMessage,
     ];
 }

@@ -156,6 +156,60 @@ impl Flags {
         self.held_back != HeldBack::No
     }
 
+    /// All of them as a number, for another process. What waits for the end of a gathering is not
+    /// among them.
+    pub(crate) fn export(self) -> u32 {
+        let bits = [self.welcomed, self.to_read, self.ended];
+        let bits = bits.into_iter().rev().fold(0, |sum, bit| sum << 1 | u32::from(bit));
+        let held_back = match self.held_back {
+            HeldBack::No => 0,
+            HeldBack::ForFront => 1,
+            HeldBack::ForAnswers => 2,
+        };
+        let reading = match self.reading {
+            Reading::Current => 0,
+            Reading::Late => 1,
+            Reading::Paused => 2,
+        };
+        let beat = match self.beat {
+            Beat::Settled => 0,
+            Beat::Asked => 1,
+            Beat::Waiting => 2,
+        };
+        bits | held_back << 4 | reading << 8 | beat << 12 | u32::from(self.ending.0) << 16
+    }
+
+    /// The flags of such a number.
+    pub(crate) fn import(number: u32) -> Flags {
+        let digit = |at: u32| number >> at & 15;
+        let held_back = match digit(4) {
+            1 => HeldBack::ForFront,
+            2 => HeldBack::ForAnswers,
+            _ => HeldBack::No,
+        };
+        let reading = match digit(8) {
+            1 => Reading::Late,
+            2 => Reading::Paused,
+            _ => Reading::Current,
+        };
+        let beat = match digit(12) {
+            1 => Beat::Asked,
+            2 => Beat::Waiting,
+            _ => Beat::Settled,
+        };
+        Flags {
+            welcomed: number & 1 != 0,
+            to_read: number & 2 != 0,
+            ended: number & 4 != 0,
+            held_back,
+            reading,
+            beat,
+            ending: Ending((number >> 16 & 7) as u8),
+            to_flush: false,
+            flush_rank: 0,
+        }
+    }
+
     /// Notes that the shard did not read from it for a while, and now reads the bytes that came
     /// meanwhile.
     pub(crate) fn read_late(&mut self) {
@@ -346,6 +400,44 @@ impl<S> Table<S> {
         entry.state == State::Open && entry.flags.welcomed && is_earlier
     }
 
+    /// The free slots with the generations of their next connections, and the retired ones.
+    pub(crate) fn unused(&self) -> (Vec<(u32, u32)>, Vec<u32>) {
+        let free = self.free.iter().map(|slot| (slot.index(), self.generation_of(*slot)));
+        let all = Slot::all(0..self.slots());
+        let retired = all.filter(|slot| self.generation_of(*slot) == RETIRED).map(Slot::index);
+        (free.collect(), retired.collect())
+    }
+
+    /// Has the slots of an empty table like those of another process.
+    pub(crate) fn restore(
+        &mut self,
+        slots: u32,
+        free: &[(u32, u32)],
+        retired: &[u32],
+        welcomes: u32,
+    ) {
+        while self.slots() < slots {
+            self.entries.grow(Entry::vacant);
+        }
+        for (slot, generation) in free {
+            self.entries[*slot].generation = *generation;
+        }
+        for slot in retired {
+            self.entries[*slot].generation = RETIRED;
+        }
+        self.free = free.iter().map(|(slot, _)| Slot::at(*slot)).collect();
+        (self.retired, self.welcomes) = (retired.len(), welcomes);
+    }
+
+    /// Notes that a slot has the connection with this id from another process.
+    pub(crate) fn note_restored(&mut self, slot: Slot, conn: ConnId, heartbeat: u32) {
+        let entry = &mut self.entries[slot.index()];
+        entry.generation = conn.generation();
+        entry.node_and_heartbeat = NodeAndHeartbeat::new(conn.node(), heartbeat);
+        self.by_priority[entry.priority.index()] += 1;
+        self.in_use += 1;
+    }
+
     /// Frees a slot, or retires it; every id that named it is stale from now on.
     pub(crate) fn release(&mut self, slot: Slot) {
         let entry = &mut self.entries[slot.index()];
@@ -404,6 +496,11 @@ impl<S> Table<S> {
     /// Entries in use of each priority.
     pub(crate) fn by_priority(&self) -> [u32; Priority::COUNT] {
         self.by_priority
+    }
+
+    /// After so many connections a slot is retired.
+    pub(crate) fn generation_max(&self) -> u32 {
+        self.generation_max
     }
 
     /// Has slots retired after so many connections each, so that tests see it happen.

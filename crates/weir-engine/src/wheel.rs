@@ -41,6 +41,11 @@ const NOT_ARMED: Tick = Tick(u32::MAX);
 impl Timer {
     pub(crate) const IDLE: Timer = Timer { previous: Slot::NONE, next: Slot::NONE, at: NOT_ARMED };
 
+    /// When it fires.
+    pub(crate) fn at(&self) -> Tick {
+        self.at
+    }
+
     /// Whether the entry is in the wheel.
     pub(crate) fn is_armed(&self) -> bool {
         self.at != NOT_ARMED
@@ -50,6 +55,11 @@ impl Timer {
 impl Wheel {
     pub(crate) fn new() -> Self {
         Self { heads: vec![Slot::NONE; BUCKETS].into_boxed_slice(), polled: Tick(0), armed: 0 }
+    }
+
+    /// Counts all ticks up to this one as polled. Nothing is armed yet.
+    pub(crate) fn begin_at(&mut self, now: Tick) {
+        self.polled = now;
     }
 
     /// Whether nothing is armed.
@@ -114,14 +124,6 @@ impl Wheel {
             }
         }
         self.polled = self.polled.max(now);
-    }
-}
-
-#[cfg(any(test, feature = "sim"))]
-impl Timer {
-    /// When it fires.
-    pub(crate) fn at(&self) -> Tick {
-        self.at
     }
 }
 

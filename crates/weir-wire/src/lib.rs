@@ -40,6 +40,17 @@ pub mod v1 {
     include!(concat!(env!("OUT_DIR"), "/weir.v1.serde.rs"));
 }
 
+/// What one process of a gateway hands over to another, generated from
+/// `proto/weir/handover/v1.proto`.
+pub mod handover {
+    /// Version 1.
+    #[expect(missing_docs, reason = "generated; the .proto is the document")]
+    #[expect(clippy::pedantic, clippy::allow_attributes_without_reason, reason = "generated")]
+    pub mod v1 {
+        include!(concat!(env!("OUT_DIR"), "/weir.handover.v1.rs"));
+    }
+}
+
 pub use prost::Message as ProstMessage;
 
 /// Longest `data` of a `Ping`, in bytes. Enough for a time stamp and an id, and too little to use

@@ -10,6 +10,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::budget::Budget;
+use crate::handover::StoreExport;
 use crate::id::TopicId;
 use crate::memory::Footprint;
 use crate::message::Message;
@@ -233,6 +234,33 @@ impl Latest {
         batch: &mut Vec<Arc<Message>>,
     ) -> Option<u64> {
         self.topics.get(&lag.topic)?.gather(lag, now, batch)
+    }
+
+    /// What another process needs to make the same stores. `number` gives messages numbers.
+    pub(super) fn export(&self, mut number: impl FnMut(&Arc<Message>) -> u64) -> Vec<StoreExport> {
+        let stores = self.topics.iter().map(|(topic, store)| {
+            let messages = store.by_order.values().map(|held| number(&held.0));
+            StoreExport { topic: *topic, met: store.met, messages: messages.collect() }
+        });
+        stores.collect()
+    }
+
+    /// Fills the store of a topic, behind which connections lag already, as it was in another
+    /// process. The messages count as waiting, even beyond the budget. Returns the bytes to charge.
+    pub(super) fn import(
+        &mut self,
+        topic: TopicId,
+        met: Option<u64>,
+        messages: impl Iterator<Item = Arc<Message>>,
+    ) -> usize {
+        let Some(store) = self.topics.get_mut(&topic) else { return 0 };
+        store.met = met;
+        for message in messages {
+            message.hold_anyway();
+            store.enter(Held::new(message), usize::MAX, false);
+        }
+        store.charged = store.footprint();
+        store.charged
     }
 
     /// The kept messages, and the bytes of the stores.

@@ -26,6 +26,23 @@ impl SlotList {
         self.first.some()
     }
 
+    /// All, oldest first.
+    pub(super) fn slots<S>(&self, table: &mut Table<S>) -> Vec<u32> {
+        let mut slots = Vec::with_capacity(self.len);
+        let mut next = self.first;
+        while let Some(links) = self.links(table, next) {
+            slots.push(next.index());
+            next = links.next;
+        }
+        slots
+    }
+
+    /// Forgets all, whose outboxes have gone.
+    #[cfg(any(test, feature = "sim"))]
+    pub(super) fn forget(&mut self) {
+        (self.first, self.last, self.len) = (Slot::NONE, Slot::NONE, 0);
+    }
+
     /// Appends a connection, which has an outbox and is not in the list.
     pub(super) fn append<S>(&mut self, table: &mut Table<S>, slot: Slot) {
         let last = std::mem::replace(&mut self.last, slot);

@@ -16,6 +16,7 @@
 //!   `resume`, `forms` (formats other than a stream of frames);
 //! - from the front: `commands`, `inspect`, `survey` (memory);
 //! - ends: `close`, `deadlines`, `relief` (which connections end when room is short);
+//! - `handover`: everything leaves for another process, and comes from one;
 //! - only for tests: `check` (invariants), `seeded_bugs`.
 
 mod catch_up;
@@ -27,6 +28,7 @@ mod deadlines;
 mod drain;
 mod fanouts;
 mod forms;
+mod handover;
 mod inspect;
 mod latest;
 mod list;

@@ -11,6 +11,7 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
+use crate::handover::ResumeExport;
 use crate::id::TopicId;
 use crate::memory::Footprint;
 use crate::slot::Slot;
@@ -94,6 +95,22 @@ impl Resumes {
         let ((_, topic), running) = all.min_by_key(|(_, running)| running.parts)?;
         running.is_asked = true;
         Some(Ask { topic: *topic, resume: running.number, after: running.after })
+    }
+
+    /// All resumes, for another process.
+    pub(super) fn export(&self) -> Vec<ResumeExport> {
+        let all = self.running.iter().map(|((slot, topic), running)| {
+            let Running { number, after, parts, is_asked } = *running;
+            ResumeExport { slot: slot.index(), topic: *topic, number, after, parts, is_asked }
+        });
+        all.collect()
+    }
+
+    /// Continues a resume of another process.
+    pub(super) fn import(&mut self, export: ResumeExport) {
+        let ResumeExport { slot, topic, number, after, parts, is_asked } = export;
+        let running = Running { number, after, parts, is_asked };
+        self.running.insert((Slot::at(slot), topic), running);
     }
 
     /// Ends a resume. Returns the bytes that it occupied.

@@ -1,9 +1,14 @@
 //! The seeded bugs in a shard, and other access for the simulator. The product contains none of it.
 
+#[cfg(any(test, feature = "sim"))]
+use std::sync::Arc;
+
 use super::Shard;
 #[cfg(any(test, feature = "sim"))]
 use super::Slices;
 use crate::command::Front;
+#[cfg(any(test, feature = "sim"))]
+use crate::handover::ShardExport;
 use crate::net::Net;
 #[cfg(any(test, feature = "sim"))]
 use crate::seeded_bug::SeededBug;
@@ -34,6 +39,39 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     pub(crate) fn cut_generations(&mut self, generation_max: u32) {
         self.table.set_generation_max(generation_max);
+    }
+
+    /// Puts the bugs of a handover into what was taken out.
+    pub(super) fn spoil_export(&self, export: &mut ShardExport<N::Socket>) {
+        if self.seeded_bug == Some(SeededBug::RepeatedRemainder) {
+            let outboxes = export.connections.iter_mut().filter_map(|one| one.outbox.as_mut());
+            outboxes.for_each(|outbox| outbox.sent = 0);
+        }
+    }
+
+    /// Puts the bugs of a handover into what was put in.
+    pub(super) fn spoil_import(&mut self) {
+        for slot in Slot::all(0..self.table.slots()) {
+            match self.seeded_bug {
+                Some(SeededBug::RepeatedNumber) => {
+                    if let Some(tls) = self.tls.get_mut(self.table[slot].tls) {
+                        tls.repeat_number();
+                    }
+                }
+                Some(SeededBug::LostDeadline) if slot.index() % 8 == 3 => {
+                    self.wheel.disarm(&mut self.table, slot);
+                }
+                Some(SeededBug::PinnedMessage) => {
+                    let outbox = self.table[slot].outbox.as_ref();
+                    if let Some(message) = outbox.and_then(|outbox| outbox.first_message()) {
+                        message.hold_anyway();
+                        std::mem::forget(Arc::clone(message));
+                        return;
+                    }
+                }
+                _ => {}
+            }
+        }
     }
 
     pub(super) fn is_seeded_stale_slot(&self) -> bool {

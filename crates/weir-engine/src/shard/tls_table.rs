@@ -35,6 +35,17 @@ pub(super) struct TlsEntry {
     pub(super) farewell: Farewell,
 }
 
+/// The TLS state of a connection on its way from one shard to another.
+#[derive(Debug)]
+pub(super) struct TakenOut {
+    pub(super) session: Session,
+    pub(super) partial: Option<Box<Block>>,
+    pub(super) is_ahead: bool,
+    pub(super) is_ended: bool,
+    /// `None`: [`Farewell::Over`].
+    pub(super) farewell: Option<Alert>,
+}
+
 /// The cost of opening records besides their bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Effort {
@@ -96,6 +107,32 @@ impl TlsTable {
         entry.session = None;
         self.free.push(slot);
         std::mem::replace(entry, TlsEntry::vacant()).partial
+    }
+
+    /// Takes everything out of a place, which is free then. The secrets are wiped there.
+    pub(super) fn take_out(&mut self, slot: TlsSlot) -> Option<TakenOut> {
+        if slot == TlsSlot::NONE {
+            return None;
+        }
+        let entry = &mut self.entries[slot.index()];
+        let session = entry.session.as_mut()?.take();
+        let farewell = match entry.farewell {
+            Farewell::Due(alert) => Some(alert),
+            Farewell::Over => None,
+        };
+        let (is_ahead, is_ended) = (entry.is_ahead, entry.is_ended);
+        let partial = self.remove(slot);
+        Some(TakenOut { session, partial, is_ahead, is_ended, farewell })
+    }
+
+    /// Puts everything into a place. Returns the place.
+    pub(super) fn put_in(&mut self, taken_out: TakenOut) -> TlsSlot {
+        let TakenOut { mut session, partial, is_ahead, is_ended, farewell } = taken_out;
+        let slot = self.insert(&mut session);
+        let entry = &mut self.entries[slot.index()];
+        (entry.partial, entry.is_ahead, entry.is_ended) = (partial, is_ahead, is_ended);
+        entry.farewell = farewell.map_or(Farewell::Over, Farewell::Due);
+        slot
     }
 
     /// The TLS state of a connection, if it has one.

@@ -48,6 +48,8 @@ pub struct Run {
     pub(super) conns_wanted: usize,
     /// How often events that end connections really happen, in 65,536ths.
     pub(super) deadliness: u32,
+    /// How often the shard is handed over, in 65,536ths.
+    pub(super) hand_overs: u32,
     pub(super) front_room: usize,
     pub(super) front_full_turns: u32,
     pub(super) clock_still_turns: u32,
@@ -168,6 +170,7 @@ impl Run {
         let topics = dice.between(1, 8);
         let conns_wanted = dice.between(3, 48) as usize;
         let deadliness = (1 << 16) >> dice.below(6);
+        let hand_overs = [0, 1 << 8, 1 << 12][dice.index(3)];
         let mut run = Self {
             shard,
             faults: Faults::default(),
@@ -181,6 +184,7 @@ impl Run {
             to_resume: Vec::new(),
             conns_wanted,
             deadliness,
+            hand_overs,
             front_room,
             front_full_turns: 0,
             clock_still_turns: 0,
@@ -224,6 +228,10 @@ impl Run {
     }
 
     pub(super) fn event(&mut self) -> Result<(), String> {
+        if self.dice.chance(self.hand_overs) && self.shard.hand_over() {
+            self.faults.note(Fault::HandOver);
+            self.shard.check().map_err(|what| format!("after a handover: {what}"))?;
+        }
         if self.dice.chance(1 << 15) {
             self.device_acts()
         } else {

@@ -72,11 +72,13 @@ pub enum Fault {
     CloseNotify,
     /// The peer ends its WebSocket.
     CloseFrame,
+    /// The shard is handed over to another process.
+    HandOver,
 }
 
 impl Fault {
     /// Every kind, in the order of its number.
-    pub const ALL: [Fault; 34] = [
+    pub const ALL: [Fault; 35] = [
         Fault::Reset,
         Fault::HalfClose,
         Fault::KernelTimeout,
@@ -111,6 +113,7 @@ impl Fault {
         Fault::FatalAlert,
         Fault::CloseNotify,
         Fault::CloseFrame,
+        Fault::HandOver,
     ];
 }
 

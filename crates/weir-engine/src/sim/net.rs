@@ -262,6 +262,13 @@ impl<O: Offer> SimNet<O> {
         self.taken
     }
 
+    /// Announces the readiness of all sockets that the shard holds.
+    pub(crate) fn announce_all(&mut self) {
+        for index in (0..).take(self.links.len()) {
+            self.raise(index);
+        }
+    }
+
     /// Whether readiness waits to be announced.
     pub(crate) fn has_edges(&self) -> bool {
         !self.edges.is_empty()

@@ -125,6 +125,16 @@ impl<F: Front, O: Offer> SimShard<F, O> {
         self.shard.cut_generations(generation_max);
     }
 
+    /// Hands the shard over, as an upgrade does, if it is at rest. Returns whether it was.
+    pub fn hand_over(&mut self) -> bool {
+        let is_over = self.shard.hand_over();
+        if is_over {
+            // The sockets are registered anew.
+            self.net().announce_all();
+        }
+        is_over
+    }
+
     /// Takes one turn without letting time pass.
     pub fn turn(&mut self) {
         let now = self.now();

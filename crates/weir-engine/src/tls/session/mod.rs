@@ -2,6 +2,7 @@
 
 #[cfg(any(test, feature = "sim"))]
 mod forge;
+mod handover;
 
 use std::fmt;
 use std::io::IoSlice;
