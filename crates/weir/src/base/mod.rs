@@ -8,6 +8,8 @@ pub(crate) mod derived;
 pub(crate) mod diagnostics;
 pub(crate) mod files;
 pub(crate) mod frames;
+pub(crate) mod handover;
+pub(crate) mod hash_key;
 pub(crate) mod host;
 pub(crate) mod levels;
 pub(crate) mod mailboxes;

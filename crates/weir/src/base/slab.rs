@@ -56,6 +56,54 @@ impl<T> Slab<T> {
         })
     }
 
+    /// All values, with their places.
+    pub(crate) fn used(&self) -> impl Iterator<Item = (u32, &T)> {
+        let places = self.chunks.iter().flatten().zip(0_u32..);
+        places.filter_map(|(entry, place)| match entry {
+            SlabEntry::Used(value) => Some((place, value)),
+            SlabEntry::Free { .. } => None,
+        })
+    }
+
+    /// The free places, in the order in which they are used.
+    pub(crate) fn free(&self) -> Vec<u32> {
+        let mut chain = Vec::new();
+        let mut next = self.free;
+        while next != NONE {
+            chain.push(next);
+            next = match self.chunks[next as usize / CHUNK][next as usize % CHUNK] {
+                SlabEntry::Free { next } => next,
+                SlabEntry::Used(_) => unreachable!("the chain holds free places"),
+            };
+        }
+        chain
+    }
+
+    /// A slab with these free places, in the order in which they are used, and with values at all
+    /// others. `None`: they are not the places of a slab.
+    pub(crate) fn restore(values: impl ExactSizeIterator<Item = T>, free: &[u32]) -> Option<Self> {
+        let places =
+            values.len().checked_add(free.len()).filter(|places| *places < USED as usize)?;
+        // For each free place the one behind it.
+        let mut chain = vec![USED; places];
+        for (order, place) in free.iter().enumerate() {
+            let next = chain.get_mut(*place as usize).filter(|next| **next == USED)?;
+            *next = free.get(order + 1).copied().unwrap_or(NONE);
+        }
+        let (mut values, mut chunks) = (values, Vec::with_capacity(places.div_ceil(CHUNK)));
+        for part in chain.chunks(CHUNK) {
+            let mut chunk = Vec::with_capacity(CHUNK);
+            for next in part {
+                chunk.push(match *next {
+                    USED => SlabEntry::Used(values.next()?),
+                    next => SlabEntry::Free { next },
+                });
+            }
+            chunks.push(chunk);
+        }
+        Some(Self { chunks, free: free.first().copied().unwrap_or(NONE) })
+    }
+
     /// The number of places, used or free.
     pub(crate) fn places(&self) -> u32 {
         let before = self.chunks.len().saturating_sub(1) * CHUNK;
@@ -99,6 +147,8 @@ impl<T> Default for Slab<T> {
 }
 
 const NONE: u32 = u32::MAX;
+/// Stands for a place in use, where a slab is made again.
+const USED: u32 = u32::MAX - 1;
 /// 10 KiB of device records.
 const CHUNK: usize = 256;
 
@@ -128,8 +178,26 @@ mod tests {
             for slot in 0..1500 {
                 prop_assert_eq!(slab.get(slot), twin.get(&slot));
             }
+            // Another slab is made of the same places.
+            let free = slab.free();
+            let values: Vec<u32> = slab.used().map(|(_, value)| *value).collect();
+            let mut restored = Slab::restore(values.into_iter(), &free).unwrap();
+            prop_assert!(slab.used().eq(restored.used()));
+            prop_assert_eq!(restored.free(), free);
+            prop_assert_eq!(slab.insert(1), restored.insert(1));
+            prop_assert_eq!(slab.insert(2), restored.insert(2));
             // Dense: there are no more places than were ever in use at one time.
             prop_assert!(slab.chunks.len() <= 1500 / CHUNK + 1);
         }
+    }
+
+    #[test]
+    fn places_that_are_none_are_refused() {
+        let restore = |used: usize, free: &[u32]| Slab::restore(vec![7; used].into_iter(), free);
+        for free in [&[1, 1][..], &[2, 9], &[u32::MAX, 0], &[u32::MAX - 1, 0]] {
+            assert!(restore(1, free).is_none(), "{free:?}");
+        }
+        assert_eq!(restore(1, &[2, 0]).unwrap().get(1), Some(&7));
+        assert_eq!(restore(0, &[]).unwrap().places(), 0);
     }
 }

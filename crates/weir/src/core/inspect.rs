@@ -7,6 +7,7 @@ use tokio::time::{Instant, timeout_at};
 use weir_engine::{ConnId, ConnectionInfo, InspectWhat, Urgent};
 use weir_wire::CloseReason;
 
+use crate::base::handover::HandingOver;
 use crate::base::mailboxes::{ANSWER_TIMEOUT, Mailboxes, inspect, urgent, urgent_in_time};
 use crate::core::handle::{Connection, ConnectionCursor, ConnectionQuery, ShardSilent};
 use crate::core::state::SharedState;
@@ -59,7 +60,9 @@ impl SharedState {
     }
 
     pub(crate) async fn revoke(&self, id: &str) -> Result<bool, ShardSilent> {
-        let Some(waiting) = self.revoke_soon(id) else { return Ok(false) };
+        // While another process takes over, no shard carries anything out.
+        let waiting = self.revoke_soon(id).map_err(|HandingOver| ShardSilent { shard: 0 })?;
+        let Some(waiting) = waiting else { return Ok(false) };
         let deadline = Instant::now() + ANSWER_TIMEOUT;
         for (shard, closing) in waiting {
             if timeout_at(deadline, closing).await.is_err() {
@@ -71,9 +74,14 @@ impl SharedState {
 
     /// The same without waiting; `None` if the device is unknown. Returns the closes that wait for
     /// room in a shard's queue, which go on by themselves.
-    pub(in crate::core) fn revoke_soon(&self, id: &str) -> Option<Vec<(usize, JoinHandle<()>)>> {
+    ///
+    /// Errors: the devices are being handed over. It is carried out afterwards.
+    pub(in crate::core) fn revoke_soon(
+        &self,
+        id: &str,
+    ) -> Result<Option<Vec<(usize, JoinHandle<()>)>>, HandingOver> {
         self.questions.forget(id);
-        let conns = self.devices.revoke(id)?;
+        let Some(conns) = self.devices.revoke(id)? else { return Ok(None) };
         let mut waiting = Vec::new();
         for conn in conns {
             let close = Urgent::Close(conn, CloseReason::Revoked);
@@ -85,7 +93,7 @@ impl SharedState {
                 waiting.push((conn.shard(), closing));
             }
         }
-        Some(waiting)
+        Ok(Some(waiting))
     }
 
     /// The connections of a device, oldest first. The cursor counts the connections of earlier

@@ -29,7 +29,7 @@ pub(super) struct Marks {
 }
 
 impl Marks {
-    fn set(&mut self, slot: u32) {
+    pub(super) fn set(&mut self, slot: u32) {
         let (word, bit) = place(slot);
         if self.words.len() <= word {
             self.words.resize(word + 1, 0);
@@ -49,7 +49,7 @@ impl Marks {
     }
 
     /// The first marked slot from this one on.
-    fn next(&self, from: u32) -> Option<u32> {
+    pub(super) fn next(&self, from: u32) -> Option<u32> {
         if self.count == 0 {
             return None;
         }

@@ -9,10 +9,11 @@
 //! never replaces a connection that its device has opened since.
 
 mod due;
+mod handover;
 mod revocations;
 
 use std::collections::{HashMap, HashSet};
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -20,10 +21,14 @@ use hashbrown::HashTable;
 use weir_engine::{ConnId, DeviceRef, Footprint, rounded, rounded_table};
 use weir_wire::CloseReason;
 
+use crate::base::handover::HandingOver;
+use crate::base::hash_key::HashKey;
 use crate::base::slab::Slab;
 use crate::limits::admission::AcceptOrder;
 pub(crate) use due::Entered;
 use due::Marks;
+use handover::Gate;
+pub(crate) use handover::HeldBack;
 use revocations::Revocations;
 
 /// All devices.
@@ -34,13 +39,14 @@ use revocations::Revocations;
 /// devices.
 /// Limits: strangers choose ids, so the index hashes with a random key from the start.
 pub(crate) struct Devices {
-    hasher: RandomState,
+    hasher: HashKey,
     stripes: Box<[Mutex<Stripe>]>,
     connections_per_device_max: AtomicUsize,
     /// Handles in all records.
     connections: AtomicUsize,
     /// Revocations so far.
     revoked: AtomicU64,
+    gate: Gate,
 }
 
 /// Keeps a device's record, with the generation at the device's authentication.
@@ -111,11 +117,12 @@ pub(crate) struct Handles<'a>(&'a Conns);
 impl Devices {
     pub(crate) fn new(connections_per_device_max: usize) -> Arc<Self> {
         Arc::new(Self {
-            hasher: RandomState::new(),
+            hasher: HashKey::random(),
             stripes: (0..STRIPES).map(|_| Mutex::default()).collect(),
             connections_per_device_max: AtomicUsize::new(connections_per_device_max),
             connections: AtomicUsize::new(0),
             revoked: AtomicU64::new(0),
+            gate: Gate::default(),
         })
     }
 
@@ -223,12 +230,16 @@ impl Devices {
     /// and returned to be closed. `None` if no connection of the device is known.
     ///
     /// The store of its tokens must refuse the device before this call.
-    pub(crate) fn revoke(&self, id: &str) -> Option<Vec<ConnId>> {
+    ///
+    /// Errors: the devices are being handed over. It is carried out afterwards, by the process that
+    /// has them then: see [`Devices::resume`].
+    pub(crate) fn revoke(&self, id: &str) -> Result<Option<Vec<ConnId>>, HandingOver> {
         let hash = self.hasher.hash_one(id);
         let mut stripe = self.lock(stripe_of(hash));
+        self.gate.check(|| HeldBack::Revoke(id.into()))?;
         let number = self.revoked.fetch_add(1, Ordering::SeqCst) + 1;
         stripe.revocations.note(number, hash);
-        let slot = stripe.find(hash, id)?;
+        let Some(slot) = stripe.find(hash, id) else { return Ok(None) };
         let record = stripe.records.get_mut(slot).expect("the index names slots in use");
         record.generation = record.generation.wrapping_add(1);
         let entries: Vec<_> = Handles(&record.conns).entries().collect();
@@ -239,14 +250,18 @@ impl Devices {
         let conns: Vec<ConnId> = entries.iter().map(|(_, conn)| *conn).collect();
         self.connections.fetch_sub(conns.len(), Ordering::Relaxed);
         stripe.drop_if_idle(slot, &self.hasher);
-        Some(conns)
+        Ok(Some(conns))
     }
 
     /// Takes a connection out of its device's record, because the device has newer ones at other
-    /// nodes. The caller closes it. `false`: it was not there.
+    /// nodes. The caller closes it. `false`: it was not there, or the devices are being handed over,
+    /// as for [`Devices::revoke`].
     pub(crate) fn evict(&self, id: &str, conn: ConnId) -> bool {
         let hash = self.hasher.hash_one(id);
         let mut stripe = self.lock(stripe_of(hash));
+        if self.gate.check(|| HeldBack::Evict(id.into(), conn)).is_err() {
+            return false;
+        }
         let Some(slot) = stripe.find(hash, id) else { return false };
         let record = stripe.records.get_mut(slot).expect("the index names slots in use");
         let Some(order) = record.conns.remove(conn) else { return false };
@@ -431,7 +446,7 @@ impl Stripe {
         self.index.find(hash, has_id).copied()
     }
 
-    fn insert(&mut self, hash: u64, id: &str, hasher: &RandomState) -> u32 {
+    fn insert(&mut self, hash: u64, id: &str, hasher: &HashKey) -> u32 {
         let record = Record { id: id.into(), conns: Conns::None, generation: 0, pins: 0 };
         let slot = self.records.insert(record);
         let records = &self.records;
@@ -452,7 +467,7 @@ impl Stripe {
         left
     }
 
-    fn drop_if_idle(&mut self, slot: u32, hasher: &RandomState) {
+    fn drop_if_idle(&mut self, slot: u32, hasher: &HashKey) {
         let Some(record) = self.records.get(slot) else { return };
         if record.pins > 0 || record.conns.len() > 0 {
             return;

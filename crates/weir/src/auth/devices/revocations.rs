@@ -31,6 +31,20 @@ impl Revocations {
         self.latest.push_back((number, hash));
     }
 
+    /// The numbers and the hashes, and the number of the last forgotten one.
+    pub(super) fn export(&self) -> (Vec<u64>, Vec<u64>, u64) {
+        let (numbers, hashes) = self.latest.iter().copied().unzip();
+        (numbers, hashes, self.forgotten)
+    }
+
+    /// `None`: the numbers do not grow, or there are too many.
+    pub(super) fn restore(numbers: &[u64], hashes: Vec<u64>, forgotten: u64) -> Option<Self> {
+        let grow = numbers.is_sorted_by(|one, other| one < other)
+            && numbers.first().is_none_or(|first| *first > forgotten);
+        let latest = numbers.iter().copied().zip(hashes).collect();
+        (grow && numbers.len() <= KEPT).then_some(Self { latest, forgotten })
+    }
+
     /// Whether a device was revoked after `mark`; `None` if that is no longer known.
     pub(super) fn has_since(&self, mark: u64, hash: u64) -> Option<bool> {
         let mut since = self.latest.iter().rev().take_while(|(number, _)| *number > mark);

@@ -81,7 +81,7 @@ async fn who_is_refused_over_a_pair_is_told_at_once() {
     };
     // The device is revoked after its admission.
     let mark = shared.devices.mark();
-    shared.devices.revoke("d");
+    shared.devices.revoke("d").unwrap();
     let admission = Admission {
         device: "d".into(),
         grant: GrantRef::Numbered(0),
