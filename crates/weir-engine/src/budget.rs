@@ -204,8 +204,8 @@ impl Budget {
     }
 
     /// Takes `bytes`, even beyond the limit, for something that replaces or completes bytes taken
-    /// before.
-    fn overdraw(&self, share: Share, bytes: usize) {
+    /// before, or that was accepted by another process.
+    pub fn overdraw(&self, share: Share, bytes: usize) {
         self.part(share).used.fetch_add(bytes, Ordering::Relaxed);
         self.note_peak();
     }

@@ -1,5 +1,7 @@
 //! The names of client programs. A name is kept once for all connections that use it.
 
+mod handover;
+
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::hash::RandomState;

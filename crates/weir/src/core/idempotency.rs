@@ -3,7 +3,9 @@
 //! These are the keys of a node without a cluster, and in a cluster those of messages to topics of
 //! the node alone. The broker remembers all others.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+mod handover;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use weir_broker::Entry;
@@ -22,6 +24,8 @@ use crate::limits::duplicates::{Before, Duplicates, Key};
 pub(crate) struct Idempotency {
     budget: Arc<Budget>,
     table: Mutex<Table>,
+    /// Whether the answers are being handed over to another process.
+    is_shut: AtomicBool,
     repeated: AtomicU64,
     forgotten: AtomicU64,
 }
@@ -70,6 +74,7 @@ impl Idempotency {
         Arc::new(Idempotency {
             budget: Arc::clone(budget),
             table: Mutex::new(Table { answers, charged: 0 }),
+            is_shut: AtomicBool::new(false),
             repeated: AtomicU64::default(),
             forgotten: AtomicU64::default(),
         })
@@ -107,6 +112,9 @@ impl Idempotency {
             Target::All => (2, ""),
         };
         let mut table = self.lock();
+        if self.is_shut.load(Ordering::Relaxed) {
+            return Err(PublishError::Busy(RETRY_AFTER));
+        }
         let key = table.answers.key(key.caller, (key.key, target));
         match table.answers.begin(key, Nanos::now()) {
             Before::Never => {}

@@ -76,6 +76,15 @@ impl Assignments {
         chosen.ok_or(ConnectRefuseCause::Descriptors)
     }
 
+    /// Counts one more connection on a shard that another process has handed over; `false`: there is
+    /// no such shard.
+    pub(crate) fn take_over(&self, shard: usize) -> bool {
+        let Some(count) = self.by_shard.get(shard) else { return false };
+        count.fetch_add(1, Ordering::Relaxed);
+        self.total.fetch_add(1, Ordering::Relaxed);
+        true
+    }
+
     /// Counts one connection less on a shard.
     pub(crate) fn release(&self, shard: usize) {
         self.by_shard[shard].fetch_sub(1, Ordering::Relaxed);

@@ -19,6 +19,16 @@ pub(crate) struct Rate {
 pub(crate) struct Bucket(Nanos);
 
 impl Bucket {
+    /// When it will be full again.
+    pub(crate) fn full_at(self) -> Nanos {
+        self.0
+    }
+
+    /// A bucket that will be full again at this time.
+    pub(crate) fn until(full_at: Nanos) -> Bucket {
+        Bucket(full_at)
+    }
+
     /// The bucket after one more message, or the time that the message must wait.
     pub(crate) fn take(self, rate: Rate, now: Nanos) -> Result<Bucket, Duration> {
         let interval = NANOS_PER_SECOND / u64::from(rate.per_second.max(1));

@@ -4,10 +4,15 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasher, Hash, RandomState};
+use std::hash::{BuildHasher, Hash};
 use std::time::Duration;
 
+use weir_engine::handover::NotUnderstood;
 use weir_engine::{Footprint, Nanos, rounded, rounded_table};
+use weir_wire::handover::v1;
+
+use crate::base::handover::{check_column, narrow, refused};
+use crate::base::hash_key::HashKey;
 
 /// The requests of the last `window` and their answers.
 ///
@@ -18,7 +23,7 @@ use weir_engine::{Footprint, Nanos, rounded, rounded_table};
 /// requests in progress.
 /// Cost: O(1); when full, a walk through all shares.
 pub(crate) struct Duplicates<A> {
-    hashers: [RandomState; 2],
+    hashers: [HashKey; 2],
     window: Duration,
     max: usize,
     known: HashMap<Key, Option<A>>,
@@ -50,7 +55,7 @@ pub(crate) enum Before<'a, A> {
 impl<A> Duplicates<A> {
     pub(crate) fn new(max: usize, window: Duration) -> Duplicates<A> {
         Duplicates {
-            hashers: [RandomState::new(), RandomState::new()],
+            hashers: [HashKey::random(), HashKey::random()],
             window,
             max,
             known: HashMap::new(),
@@ -69,7 +74,7 @@ impl<A> Duplicates<A> {
     /// everything that distinguishes two requests of one owner.
     pub(crate) fn key(&self, owner: &str, what: impl Hash) -> Key {
         let hash = self.hashers.each_ref().map(|hasher| hasher.hash_one((owner, &what)));
-        let [share, ..] = self.hashers[0].hash_one(owner).to_ne_bytes();
+        let [share, ..] = self.hashers[0].hash_one(owner).to_le_bytes();
         Key { hash, share }
     }
 
@@ -132,6 +137,57 @@ impl<A> Duplicates<A> {
         }
     }
 
+    /// Requests in progress.
+    pub(crate) fn in_progress(&self) -> usize {
+        self.known.len() - self.count
+    }
+
+    /// The answers. Requests in progress stay here.
+    pub(crate) fn export(&self, encode: impl Fn(&A) -> Vec<u8>) -> v1::Duplicates {
+        let hash_keys = self.hashers.iter().flat_map(HashKey::export).collect();
+        let mut duplicates = v1::Duplicates { hash_keys, ..Default::default() };
+        for (end, key) in self.ends.iter().flatten() {
+            let Some(Some(answer)) = self.known.get(key) else { continue };
+            let [one, two] = key.hash;
+            duplicates.hashes.push(one);
+            duplicates.more_hashes.push(two);
+            duplicates.shares.push(key.share.into());
+            duplicates.ends.push(end.0);
+            duplicates.answers.push(encode(answer));
+        }
+        duplicates
+    }
+
+    /// Goes on with the answers of another process. There were no requests here so far.
+    pub(crate) fn import(
+        &mut self,
+        duplicates: v1::Duplicates,
+        decode: impl Fn(Vec<u8>) -> Result<A, NotUnderstood>,
+    ) -> Result<(), NotUnderstood> {
+        let (one, two) = duplicates
+            .hash_keys
+            .split_at_checked(2)
+            .ok_or_else(|| refused("duplicates.hash_keys", duplicates.hash_keys.len() as u64))?;
+        self.hashers[0].import(one)?;
+        self.hashers[1].import(two)?;
+        let count = duplicates.answers.len();
+        check_column("duplicates.hashes", duplicates.hashes.len(), count)?;
+        check_column("duplicates.more_hashes", duplicates.more_hashes.len(), count)?;
+        check_column("duplicates.shares", duplicates.shares.len(), count)?;
+        check_column("duplicates.ends", duplicates.ends.len(), count)?;
+        let keys = duplicates.hashes.into_iter().zip(duplicates.more_hashes);
+        let rest = duplicates.shares.into_iter().zip(duplicates.ends).zip(duplicates.answers);
+        for ((one, two), ((share, end), answer)) in keys.zip(rest) {
+            let key = Key { hash: [one, two], share: narrow("duplicates.shares", share)? };
+            if self.known.insert(key, Some(decode(answer)?)).is_some() {
+                return Err(refused("duplicates.hashes, repeated", one));
+            }
+            self.ends[usize::from(key.share)].push_back((Nanos(end), key));
+            self.count += 1;
+        }
+        Ok(())
+    }
+
     /// Makes room for an answer; returns whether one was forgotten early.
     fn make_room(&mut self, now: Nanos) -> bool {
         for share in 0..SHARES {
@@ -164,6 +220,8 @@ const SHARES: usize = 256;
 
 #[cfg(test)]
 mod tests {
+    use weir_wire::ProstMessage;
+
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -228,5 +286,67 @@ mod tests {
             duplicates.begin(of(30, number), now.after(SECOND));
         }
         assert_eq!((duplicates.count, duplicates.known.len()), (0, 300 + 1));
+    }
+
+    fn text(answer: Vec<u8>) -> Result<String, NotUnderstood> {
+        String::from_utf8(answer).map_err(|_| refused("a text", 0_u32))
+    }
+
+    #[test]
+    fn answers_that_move_are_known_as_long() {
+        let (mut one, mut other) = (Duplicates::new(100, SECOND), Duplicates::new(100, SECOND));
+        let now = |ms: u64| Nanos(ms * 1_000_000);
+        let owner = |number: u64| format!("owner-{}", number % 7);
+        for number in 0..80 {
+            let key = one.key(&owner(number), number);
+            assert_eq!(one.begin(key, now(number)), Before::Never);
+            if number % 5 > 0 {
+                one.end(key, Some(format!("answer-{number}")), now(number));
+            }
+        }
+        assert_eq!(one.in_progress(), 16);
+        let bytes = one.export(|answer| answer.clone().into_bytes()).encode_to_vec();
+        other.import(v1::Duplicates::decode(&*bytes).unwrap(), text).unwrap();
+        assert_eq!((other.in_progress(), other.len()), (0, 64));
+        for (number, ms) in (0..80).filter(|number| number % 5 > 0).zip(950..) {
+            let key = other.key(&owner(number), number);
+            assert_eq!(one.key(&owner(number), number), key);
+            assert_eq!(one.begin(key, now(ms)), other.begin(key, now(ms)), "{number}");
+        }
+        one.sweep(now(5_000));
+        other.sweep(now(5_000));
+        assert_eq!((one.count, other.count), (0, 0));
+    }
+
+    #[test]
+    fn damaged_answers_are_refused() {
+        let mut one = Duplicates::new(100, SECOND);
+        for number in 0..3 {
+            let key = one.key("owner", number);
+            one.begin(key, Nanos(1));
+            one.end(key, Some("x".to_owned()), Nanos(1));
+        }
+        let exported = one.export(|answer| answer.clone().into_bytes());
+        let damages: &[fn(&mut v1::Duplicates)] = &[
+            |duplicates| drop(duplicates.hash_keys.pop()),
+            |duplicates| duplicates.hash_keys.push(1),
+            |duplicates| duplicates.hash_keys.clear(),
+            |duplicates| drop(duplicates.hashes.pop()),
+            |duplicates| duplicates.more_hashes.push(1),
+            |duplicates| duplicates.shares[0] = 256,
+            |duplicates| drop(duplicates.ends.pop()),
+            |duplicates| duplicates.answers[0] = vec![0xff],
+            |duplicates| {
+                duplicates.hashes[0] = duplicates.hashes[1];
+                duplicates.more_hashes[0] = duplicates.more_hashes[1];
+            },
+        ];
+        let import = |duplicates| Duplicates::new(100, SECOND).import(duplicates, text);
+        assert!(import(exported.clone()).is_ok());
+        for (nth, damage) in damages.iter().enumerate() {
+            let mut duplicates = exported.clone();
+            damage(&mut duplicates);
+            assert!(import(duplicates).is_err(), "damage {nth}");
+        }
     }
 }

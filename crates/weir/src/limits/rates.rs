@@ -3,14 +3,18 @@
 //! A request counts for the device of its token or certificate. Without one it counts for its
 //! source address.
 
-use std::hash::{BuildHasher, Hash, RandomState};
+use std::hash::{BuildHasher, Hash};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
+use weir_engine::handover::NotUnderstood;
 use weir_engine::{Footprint, Nanos, rounded};
+use weir_wire::handover::v1;
 
+use crate::base::handover::{check_column, refused};
+use crate::base::hash_key::HashKey;
 use crate::limits::bucket::{Bucket, Rate};
 use crate::limits::sources::Source;
 
@@ -31,7 +35,7 @@ pub(crate) enum Sender<'a> {
 pub(crate) struct Rates {
     /// The rate above the burst, 32 bits each. A rate of 0: no limit.
     rate: AtomicU64,
-    hasher: RandomState,
+    hasher: HashKey,
     /// Present once there is a limit.
     buckets: OnceLock<Box<[Mutex<Bucket>]>>,
 }
@@ -45,7 +49,7 @@ impl<'a> Sender<'a> {
 impl Rates {
     /// `per_second` 0: no limit.
     pub(crate) fn new(per_second: u32, burst: u32) -> Self {
-        let (hasher, buckets) = (RandomState::new(), OnceLock::new());
+        let (hasher, buckets) = (HashKey::random(), OnceLock::new());
         let rates = Self { rate: AtomicU64::new(0), hasher, buckets };
         rates.limit(per_second, burst);
         rates
@@ -69,6 +73,33 @@ impl Rates {
         let [per_second, burst] = [rate >> 32, rate & u64::from(u32::MAX)];
         let [per_second, burst] = [per_second, burst].map(|half| u32::try_from(half).unwrap_or(0));
         (per_second > 0).then_some(Rate { per_second, burst })
+    }
+
+    /// The buckets that are not full at this time.
+    pub(crate) fn export(&self, now: Nanos) -> v1::Rates {
+        let mut rates = v1::Rates { hash_key: self.hasher.export(), ..Default::default() };
+        let buckets = self.buckets.get().map(|buckets| &**buckets).unwrap_or_default();
+        for (place, bucket) in (0_u32..).zip(buckets) {
+            let full_at = bucket.lock().expect("no panic happens under these locks").full_at();
+            if full_at > now {
+                rates.places.push(place);
+                rates.full_at.push(full_at.0);
+            }
+        }
+        rates
+    }
+
+    /// Goes on with the buckets of another process. Nothing was taken here so far.
+    pub(crate) fn import(&self, rates: &v1::Rates) -> Result<(), NotUnderstood> {
+        self.hasher.import(&rates.hash_key)?;
+        check_column("rates.full_at", rates.full_at.len(), rates.places.len())?;
+        for (place, full_at) in rates.places.iter().zip(&rates.full_at) {
+            let bucket = self.buckets().get(*place as usize);
+            let bucket = bucket.ok_or_else(|| refused("rates.places", *place))?;
+            *bucket.lock().expect("no panic happens under these locks") =
+                Bucket::until(Nanos(*full_at));
+        }
+        Ok(())
     }
 
     /// The buckets.
@@ -109,6 +140,8 @@ const _: () = assert!(size_of::<Mutex<Bucket>>() <= 16);
 
 #[cfg(test)]
 mod tests {
+    use weir_wire::ProstMessage;
+
     use super::*;
 
     #[test]
@@ -146,5 +179,33 @@ mod tests {
         for _ in 0..1000 {
             assert_eq!(rates.take(Sender::new(None, None), Nanos(1)), Ok(()));
         }
+    }
+
+    #[test]
+    fn a_rate_that_moves_is_full_at_the_same_moment() {
+        let (rates, other) = (Rates::new(10, 5), Rates::new(10, 5));
+        let now = Nanos(1_000_000_000);
+        let sender = |number: u32| Sender::Source(Some(Source::V4(number % 50)));
+        for number in 0..130 {
+            let _ = rates.take(sender(number), now);
+        }
+        let bytes = rates.export(now).encode_to_vec();
+        other.import(&v1::Rates::decode(&*bytes).unwrap()).unwrap();
+        for number in 0..1_000 {
+            let now = Nanos(now.0 + u64::from(number) * 7_000_000);
+            assert_eq!(rates.take(sender(number * 7), now), other.take(sender(number * 7), now));
+        }
+        let far = Nanos(now.0 + 60_000_000_000);
+        assert!(rates.export(far).places.is_empty(), "full buckets need no words");
+        for rates in [
+            v1::Rates::default(),
+            v1::Rates { places: vec![1], ..rates.export(far) },
+            v1::Rates { places: vec![PLACES as u32], full_at: vec![1], ..rates.export(far) },
+        ] {
+            assert!(other.import(&rates).is_err(), "{rates:?}");
+        }
+        let latest = v1::Rates { places: vec![0], full_at: vec![u64::MAX], ..rates.export(far) };
+        other.import(&latest).unwrap();
+        (0..50_000).for_each(|number| drop(other.take(number, far)));
     }
 }

@@ -5,6 +5,8 @@
 //! is an [`Unsettled`]. If it is dropped, it gives everything back. Otherwise it passes to the
 //! shard's connection, whose end gives it back with [`Admission::leave`].
 
+mod handover;
+
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -16,7 +18,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tracing::warn;
-use weir_engine::{Budget, ConnId, Engine, Footprint, Origin, ShardStats, Share, Transport};
+use weir_engine::{Budget, ConnId, Engine, Footprint, Nanos, Origin, ShardStats, Share, Transport};
 use weir_wire::CloseReason;
 
 use crate::base::config::{Config, EngineConfig, LimitsConfig};
@@ -53,14 +55,19 @@ pub(crate) struct Admission {
     spares: Spares,
     notices: [Notice; ConnectRefuseCause::ALL.len()],
     goodbyes: Goodbyes,
-    began: Instant,
+    /// When this process began.
+    started: Instant,
+    /// The time from which orders and the buckets of sources count, in nanoseconds of the monotonic
+    /// clock: when the first of the processes that took over from each other began.
+    began: AtomicU64,
     /// The next [`AcceptOrder`].
     next_order: AtomicU64,
 }
 
 /// The order of accepts: of two connections, the one with the larger number was accepted later.
 ///
-/// Shape: the microsecond of the accept, counted from the start; where that is taken, the next one.
+/// Shape: the microsecond of the accept, counted from the start of the first of the processes that
+/// took over from each other; where that is taken, the next one.
 /// So the order also tells the age, which the nodes of a cluster compare.
 /// A connection gets it at its accept. A later HTTP request on the same connection that opens a
 /// long-lived stream gets its own order when it is read.
@@ -154,7 +161,8 @@ impl Admission {
             spares: Spares::default(),
             notices: Default::default(),
             goodbyes: Goodbyes::default(),
-            began: Instant::now(),
+            started: Instant::now(),
+            began: AtomicU64::new(Nanos::now().0),
             next_order: AtomicU64::new(0),
         };
         // Behind a proxy the table also keeps the source of each connection.
@@ -278,14 +286,19 @@ impl Admission {
         Duration::from_micros(self.micros().saturating_sub(order))
     }
 
-    /// Time since the start.
+    /// Time since the start of this process.
     pub(crate) fn uptime(&self) -> Duration {
-        self.began.elapsed()
+        self.started.elapsed()
     }
 
-    /// Microseconds since the start.
+    /// The clock of orders and sources.
+    fn elapsed(&self) -> Duration {
+        Nanos::now().since(Nanos(self.began.load(Ordering::Relaxed)))
+    }
+
+    /// The same in microseconds.
     fn micros(&self) -> u64 {
-        u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX / 2)
+        u64::try_from(self.elapsed().as_micros()).unwrap_or(u64::MAX / 2)
     }
 
     /// Gives back the place of a settled connection that has ended.
@@ -299,7 +312,7 @@ impl Admission {
         self.counters.count_connect_refused(cause);
         let notice = &self.notices[cause as usize];
         notice.note(addr);
-        notice.tell(cause, self.began.elapsed());
+        notice.tell(cause, self.started.elapsed());
         cause.reason()
     }
 
@@ -312,7 +325,7 @@ impl Admission {
             ConnectRefuseCause::SourceConnections
             | ConnectRefuseCause::SourceRate
             | ConnectRefuseCause::ProxyHeader => {
-                self.goodbyes.may_be_said(self.began.elapsed().as_secs())
+                self.goodbyes.may_be_said(self.started.elapsed().as_secs())
             }
             ConnectRefuseCause::ConnectionsMax
             | ConnectRefuseCause::HttpConnectionsMax
@@ -383,7 +396,7 @@ impl Admission {
 
     fn give_back(&self, source: Option<SourceRef>, is_on_front: bool) {
         if let (Some(sources), Some(source)) = (self.sources.get(), source) {
-            sources.leave(source, self.began.elapsed());
+            sources.leave(source, self.elapsed());
         }
         if is_on_front {
             self.sockets.fetch_sub(1, Ordering::Relaxed);
@@ -396,10 +409,10 @@ impl Admission {
 pub(crate) async fn maintain(admission: Arc<Admission>) {
     loop {
         sleep(MAINTENANCE_INTERVAL).await;
-        let now = admission.began.elapsed();
         if let Some(sources) = admission.sources.get() {
-            sources.sweep(now);
+            sources.sweep(admission.elapsed());
         }
+        let now = admission.started.elapsed();
         for cause in ConnectRefuseCause::ALL {
             admission.notices[cause as usize].tell(cause, now);
         }
@@ -425,7 +438,7 @@ impl Unsettled {
         self.addr = Some(addr);
         let Some(sources) = self.admission.sources.get() else { return Ok(()) };
         debug_assert!(self.source.is_none(), "a connection comes from one place");
-        let entered = sources.enter(Source::of(addr), self.admission.began.elapsed());
+        let entered = sources.enter(Source::of(addr), self.admission.elapsed());
         self.source = Some(entered.map_err(|full| match full {
             SourceFull::Connections => ConnectRefuseCause::SourceConnections,
             SourceFull::Rate => ConnectRefuseCause::SourceRate,

@@ -1,7 +1,9 @@
 //! Sources of connections: the connections of each address, and their rate.
 
+mod handover;
+
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -12,6 +14,7 @@ use hashbrown::HashTable;
 use weir_engine::{Footprint, rounded};
 
 use crate::base::config::LimitsConfig;
+use crate::base::hash_key::HashKey;
 use crate::base::slab::Slab;
 
 /// One source: an IPv4 address, or a /64 of IPv6, which is what one customer gets.
@@ -31,7 +34,7 @@ pub(crate) enum Source {
 /// burst. Strangers choose their addresses, so the index hashes with a random key from the start.
 /// Cost: enter and leave are O(1) under one lock. [`Sources::sweep`] looks at every entry.
 pub(crate) struct Sources {
-    hasher: RandomState,
+    hasher: HashKey,
     rules: SharedRules,
     stripes: Box<[Mutex<Stripe>]>,
 }
@@ -108,7 +111,7 @@ impl Sources {
     /// A table for these limits. Without limits it only counts.
     pub(crate) fn new(limits: &LimitsConfig) -> Self {
         Self {
-            hasher: RandomState::new(),
+            hasher: HashKey::random(),
             rules: Rules::new(limits).into(),
             stripes: (0..STRIPES).map(|_| Mutex::default()).collect(),
         }
@@ -143,7 +146,7 @@ impl Sources {
 
     fn of_interval(interval: u64, burst: u32) -> Self {
         Self {
-            hasher: RandomState::new(),
+            hasher: HashKey::random(),
             rules: Rules::of_interval(interval, burst).into(),
             stripes: (0..STRIPES).map(|_| Mutex::default()).collect(),
         }
@@ -380,7 +383,7 @@ impl Entry {
 
     /// The time until its bucket has one again; `None` if it has one now.
     fn wait(&self, rules: &Rules, now: u64) -> Option<Duration> {
-        let has_one_at = (self.full_at + rules.interval).saturating_sub(rules.burst);
+        let has_one_at = self.full_at.saturating_add(rules.interval).saturating_sub(rules.burst);
         let wait = has_one_at.saturating_sub(now);
         (wait > 0).then(|| Duration::from_nanos(wait))
     }
@@ -397,11 +400,11 @@ impl Stripe {
         self.index.find(hash, is_it).copied()
     }
 
-    fn find_or_insert(&mut self, hash: u64, source: Source, hasher: &RandomState) -> u32 {
+    fn find_or_insert(&mut self, hash: u64, source: Source, hasher: &HashKey) -> u32 {
         self.find(hash, source).unwrap_or_else(|| self.insert(hash, source, hasher))
     }
 
-    fn insert(&mut self, hash: u64, source: Source, hasher: &RandomState) -> u32 {
+    fn insert(&mut self, hash: u64, source: Source, hasher: &HashKey) -> u32 {
         let slot = self.entries.insert(Entry { source, connections: 0, full_at: 0 });
         self.recent += 1;
         let entries = &self.entries;
@@ -413,7 +416,7 @@ impl Stripe {
         slot
     }
 
-    fn forget(&mut self, slot: u32, hasher: &RandomState) {
+    fn forget(&mut self, slot: u32, hasher: &HashKey) {
         let Some(entry) = self.entries.get(slot) else { return };
         debug_assert!(entry.connections == 0, "a source with connections is known");
         let hash = hasher.hash_one(entry.source);
@@ -425,7 +428,7 @@ impl Stripe {
     }
 
     /// Forgets the next entry without connections, from the current place on.
-    fn forget_one(&mut self, hasher: &RandomState) {
+    fn forget_one(&mut self, hasher: &HashKey) {
         for _ in 0..self.entries.places() {
             let slot = self.hand;
             self.hand = if slot + 1 < self.entries.places() { slot + 1 } else { 0 };
