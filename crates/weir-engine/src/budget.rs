@@ -602,7 +602,6 @@ impl Lease {
     }
 
     /// Gives everything back.
-    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn begin_anew(&mut self) {
         self.budget.give(self.share, self.held + self.free);
         (self.held, self.free) = (0, 0);

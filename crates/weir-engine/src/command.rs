@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -251,8 +252,74 @@ pub enum Urgent {
     Survey(Survey),
     /// Use the limits, rates and times of these settings from now on. See [`ShardSettings::with_limits`].
     Limit(Box<ShardSettings>),
+    /// Read no socket, and let no deadline pass, until [`Urgent::Serve`] or a hand-over that succeeds. Commands
+    /// are carried out, and what waits leaves.
+    Suspend,
+    /// Serve again after [`Urgent::Suspend`].
+    Serve,
+    /// Hand everything over.
+    HandOver(HandOver),
     /// End the thread. The shard closes the remaining connections without a reason.
     Stop,
+}
+
+/// A request to hand everything over, made by [`Mailbox::hand_over`](crate::Mailbox::hand_over).
+pub struct HandOver {
+    pub(crate) link: Link,
+    pub(crate) take: Taker,
+}
+
+/// The descriptor over which a shard hands over.
+pub(crate) enum Link {
+    /// In the table of the process.
+    Here(OwnedFd),
+    /// On its way into the shard's own table.
+    Passed(Passed),
+}
+
+/// Takes everything that a shard knows. The shard calls it on its own thread, where the numbers of
+/// its sockets, and that of the link, mean something. Until it returns, the shard does nothing.
+pub type Taker = Box<dyn FnOnce(Result<(HandedOver<'_>, OwnedFd), NotHandedOver>) -> Keeper + Send>;
+
+/// Why a shard does not hand over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotHandedOver {
+    /// It is not suspended, or something is left to do: a command or a report waits, or a fan-out or a
+    /// drain runs. Another try may come in a millisecond.
+    NotAtRest,
+    /// The shard's own table has no free descriptor for the link.
+    NoDescriptor,
+}
+
+/// What a shard hands over.
+///
+/// Limits: for the shard of a process of the same machine, since times are those of its monotonic
+/// clock. The bytes contain keys.
+#[derive(Debug, Clone, Copy)]
+pub struct HandedOver<'a> {
+    /// `weir.handover.v1.Shard`, encoded.
+    pub state: &'a [u8],
+    /// The sockets, in the order of the connections in `state`.
+    pub sockets: &'a [BorrowedFd<'a>],
+}
+
+/// Who has the connections after a hand-over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keeper {
+    /// This shard: nobody took them. It serves them again.
+    Itself,
+    /// Another process. The shard closes its descriptors, which does not end the connections, and
+    /// its thread ends.
+    Other,
+}
+
+/// What a shard takes over before it serves: see [`HandedOver`].
+#[derive(Debug)]
+pub struct TakenOver {
+    /// `weir.handover.v1.Shard`, encoded. It is wiped once it is read.
+    pub state: Vec<u8>,
+    /// The sockets, in the order of the connections in `state`.
+    pub sockets: Vec<OwnedFd>,
 }
 
 /// A look at the connections of a shard.

@@ -3,12 +3,14 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 use rustix::thread::{CpuSet, sched_setaffinity};
+use zeroize::Zeroize;
 
 use crate::budget::Budget;
-use crate::command::{Front, Urgent};
+use crate::command::{Front, TakenOver, Urgent};
 use crate::mailbox::{Full, Mailbox, Pass};
 use crate::net::Waker;
 use crate::settings::ShardSettings;
@@ -32,6 +34,16 @@ struct Handle {
     stats: Arc<ShardStats>,
     thread: Option<JoinHandle<()>>,
     wakes: Option<OwnedFd>,
+    /// Lets a shard serve that has taken over. Dropped before, it ends the thread.
+    begin: Option<SyncSender<()>>,
+}
+
+/// Gets what a shard takes over: a link, and what receives over it on the shard's thread.
+pub struct Source {
+    /// The descriptor of the link.
+    pub link: OwnedFd,
+    /// Runs on the shard's thread.
+    pub receive: Box<dyn FnOnce(OwnedFd) -> io::Result<TakenOver> + Send>,
 }
 
 /// The front's side of what connects it to a shard.
@@ -44,11 +56,11 @@ struct FrontSide {
 
 /// The shard's side, on its way to the thread.
 enum ShardSide {
-    /// The counter that the waker adds to.
-    Shared(OwnedFd),
+    /// The counter that the waker adds to, and the link of a shard that takes over.
+    Shared(OwnedFd, Option<OwnedFd>),
     /// Waker, passage, and the counter for wakes of the front, by their numbers in the table that
-    /// the thread begins with.
-    Own([RawFd; 3]),
+    /// the thread begins with; and the number of the link.
+    Own([RawFd; 3], Option<RawFd>),
 }
 
 /// Shards are numbered in eight bits.
@@ -63,21 +75,53 @@ impl Engine {
         budget: Arc<Budget>,
         fronts: Vec<(Box<dyn Front>, Option<usize>)>,
     ) -> io::Result<Engine> {
+        let fronts = fronts.into_iter().map(|(front, cpu)| (front, cpu, None)).collect();
+        Engine::start_all(settings, budget, fronts)
+    }
+
+    /// Starts shards that take over what the shards of another process hand over, in their order.
+    /// They serve nothing before [`Engine::begin`]; if the engine ends before, no connection ends by
+    /// that.
+    ///
+    /// Errors: as for [`Engine::start`]; a source's; a state that this program does not understand.
+    pub fn take_over(
+        settings: &ShardSettings,
+        budget: Arc<Budget>,
+        fronts: Vec<(Box<dyn Front>, Option<usize>, Source)>,
+    ) -> io::Result<Engine> {
+        let fronts = fronts.into_iter().map(|(front, cpu, source)| (front, cpu, Some(source)));
+        Engine::start_all(settings, budget, fronts.collect())
+    }
+
+    /// Lets the shards serve that have taken over.
+    pub fn begin(&mut self) {
+        for shard in &mut self.shards {
+            // A shard that has ended by itself shows that by its reports.
+            let _ = shard.begin.take().map(|begin| begin.send(()));
+        }
+    }
+
+    fn start_all(
+        settings: &ShardSettings,
+        budget: Arc<Budget>,
+        fronts: Vec<(Box<dyn Front>, Option<usize>, Option<Source>)>,
+    ) -> io::Result<Engine> {
         if fronts.is_empty() || fronts.len() > SHARDS_MAX {
             let message =
                 format!("{} shards: at least 1 and at most {SHARDS_MAX} can be", fronts.len());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         let mut engine = Engine { budget, shards: Vec::with_capacity(fronts.len()) };
-        for (index, (front, cpu)) in (0..=u8::MAX).zip(fronts) {
-            let shard = start_shard(index, front, cpu, settings, &engine.budget);
-            match shard {
-                Ok(shard) => engine.shards.push(shard),
-                Err(error) => {
-                    engine.stop();
-                    return Err(error);
-                }
-            }
+        let mut started = Vec::with_capacity(fronts.len());
+        for (index, front) in (0..=u8::MAX).zip(fronts) {
+            let (shard, is_started) = start_shard(index, front, settings, &engine.budget)?;
+            engine.shards.push(shard);
+            started.push(is_started);
+        }
+        // All at once, because those that take over may take their time.
+        for is_started in started {
+            let ended = |_| Err(io::Error::other("the shard's thread ended at once"));
+            is_started.recv().unwrap_or_else(ended)?;
         }
         Ok(engine)
     }
@@ -118,6 +162,7 @@ impl Engine {
     pub fn stop(&mut self) {
         for shard in &mut self.shards {
             let Some(thread) = shard.thread.take() else { continue };
+            shard.begin = None;
             while let Err(Full(_)) = shard.mailbox.try_urgent(Urgent::Stop) {
                 if thread.is_finished() {
                     break;
@@ -137,75 +182,103 @@ impl Drop for Engine {
     }
 }
 
+/// The handle of a shard, and the channel by which it tells whether it has started.
+type Starting = (Handle, Receiver<io::Result<()>>);
+
 fn start_shard(
     index: u8,
-    front: Box<dyn Front>,
-    cpu: Option<usize>,
+    (front, cpu, source): (Box<dyn Front>, Option<usize>, Option<Source>),
     settings: &ShardSettings,
     budget: &Arc<Budget>,
-) -> io::Result<Handle> {
-    let (front_side, shard_side, _open_until_started) = connect(settings.own_descriptors)?;
+) -> io::Result<Starting> {
+    let (source, link) = source.map(|Source { link, receive }| (receive, link)).unzip();
+    let (front_side, shard_side, open_until_started) = connect(settings.own_descriptors, link)?;
     let FrontSide { waker, pass, wakes } = front_side;
     let capacities = [settings.message_capacity, settings.control_capacity];
     let (mailbox, inbox) = Mailbox::new(capacities, settings.reserved_capacity, waker, pass);
     let stats = Arc::new(ShardStats::default());
     let (settings, budget, shard_stats) =
         (settings.clone(), Arc::clone(budget), Arc::clone(&stats));
-    let (answer, started) = std::sync::mpsc::sync_channel(1);
+    let (answer, started) = sync_channel(1);
+    let (opened, is_opened) = sync_channel::<()>(1);
+    let (begin, begins) = sync_channel(1);
+    let begin = source.is_some().then_some(begin);
     let thread = std::thread::Builder::new().name(format!("shard-{index}")).spawn(move || {
         let net = cpu.map_or(Ok(()), pin).and_then(|()| shard_side.open());
-        match net {
-            Ok((net, _wakes_front_at_the_end)) => {
-                let mut shard = Shard::new(index, net, front, inbox, settings, budget, shard_stats);
-                let _ = answer.send(Ok(()));
-                shard.run();
+        drop(opened);
+        let (net, _wakes_front_at_the_end, link) = match net {
+            Ok((net, at_end, link)) => (net, at_end, link),
+            Err(error) => return drop(answer.send(Err(error))),
+        };
+        let mut shard = Shard::new(index, net, front, inbox, settings, budget, shard_stats);
+        if let (Some(receive), Some(link)) = (source, link) {
+            let taken_over = receive(link).and_then(|TakenOver { mut state, sockets }| {
+                let taken_over = shard.take_over(&state, sockets);
+                state.zeroize();
+                taken_over
+            });
+            let is_taken_over = taken_over.is_ok();
+            let _ = answer.send(taken_over);
+            if !is_taken_over || begins.recv().is_err() {
+                return;
             }
-            Err(error) => {
-                let _ = answer.send(Err(error));
-            }
+        } else {
+            let _ = answer.send(Ok(()));
         }
+        shard.run();
     })?;
-    let started = started
-        .recv()
-        .unwrap_or_else(|_| Err(io::Error::other("the shard's thread ended at once")));
-    if let Err(error) = started {
-        // Before the mailbox is dropped: see `Handle`.
-        let _ = thread.join();
-        return Err(error);
-    }
-    Ok(Handle { mailbox, stats, thread: Some(thread), wakes })
+    // The thread has its own copies, or has ended, when this ends.
+    let _ = is_opened.recv();
+    drop(open_until_started);
+    Ok((Handle { mailbox, stats, thread: Some(thread), wakes, begin }, started))
 }
 
 /// Makes what connects front and shard. The third part must stay open until the shard has started.
-fn connect(own_descriptors: bool) -> io::Result<(FrontSide, ShardSide, Option<OwnedFd>)> {
+fn connect(
+    own_descriptors: bool,
+    link: Option<OwnedFd>,
+) -> io::Result<(FrontSide, ShardSide, Vec<OwnedFd>)> {
     let counted = counter()?;
     if !own_descriptors {
         let polled = counted.try_clone()?;
         let front = FrontSide { waker: waker(counted), pass: None, wakes: None };
-        return Ok((front, ShardSide::Shared(polled), None));
+        return Ok((front, ShardSide::Shared(polled, link), Vec::new()));
     }
     let (to, from) = passage()?;
     let wakes = counter()?;
-    let shard = ShardSide::Own([&counted, &from, &wakes].map(AsRawFd::as_raw_fd));
+    let numbers = [&counted, &from, &wakes].map(AsRawFd::as_raw_fd);
+    let shard = ShardSide::Own(numbers, link.as_ref().map(AsRawFd::as_raw_fd));
     let pass: Pass<OwnedFd> =
         Box::new(move |socket, number| pass(&to, &socket, number).map_err(|cause| (socket, cause)));
     let front = FrontSide { waker: waker(counted), pass: Some(pass), wakes: Some(wakes) };
-    Ok((front, shard, Some(from)))
+    Ok((front, shard, link.into_iter().chain([from]).collect()))
 }
 
 impl ShardSide {
     /// Opens the epoll of the calling thread, after leaving the shared table if that is asked for.
-    /// The second part is dropped last.
-    fn open(self) -> io::Result<(Epoll, Option<WakeAtEnd>)> {
+    /// The second part is dropped last. The third one is the link, if there is one.
+    fn open(self) -> io::Result<(Epoll, Option<WakeAtEnd>, Option<OwnedFd>)> {
         match self {
-            ShardSide::Shared(polled) => Ok((Epoll::new(ShardFd::new(polled), None)?, None)),
-            ShardSide::Own(numbers) => {
-                let [polled, from, wakes] = leave_shared_table(numbers).map_err(|error| {
+            ShardSide::Shared(polled, link) => {
+                Ok((Epoll::new(ShardFd::new(polled), None)?, None, link))
+            }
+            ShardSide::Own(numbers, link) => {
+                let no_table = |error: io::Error| {
                     io::Error::new(error.kind(), format!("no table for `own_descriptors`: {error}"))
-                })?;
+                };
+                let [polled, from, wakes] = numbers;
+                let (kept, link) = match link {
+                    None => (leave_shared_table(numbers).map_err(no_table)?, None),
+                    Some(link) => {
+                        let kept = leave_shared_table([polled, from, wakes, link]);
+                        let [polled, from, wakes, link] = kept.map_err(no_table)?;
+                        ([polled, from, wakes], Some(link.into_fd()))
+                    }
+                };
+                let [polled, from, wakes] = kept;
                 let (passage, front) = (PassageEnd::new(from), FrontWaker::new(wakes));
                 let at_end = WakeAtEnd(front.clone());
-                Ok((Epoll::new(polled, Some(OwnTable { passage, front }))?, Some(at_end)))
+                Ok((Epoll::new(polled, Some(OwnTable { passage, front }))?, Some(at_end), link))
             }
         }
     }

@@ -53,10 +53,11 @@ mod wheel;
 
 pub use budget::{Budget, Share};
 pub use command::{
-    Adoption, Command, ConnectionInfo, CreditKind, Drain, DrainWhat, Front, Inspect, InspectPage,
-    InspectWhat, Passed, ReplayBegin, ReplayChunk, Report, TlsAdoption, Urgent,
+    Adoption, Command, ConnectionInfo, CreditKind, Drain, DrainWhat, Front, HandOver, HandedOver,
+    Inspect, InspectPage, InspectWhat, Keeper, NotHandedOver, Passed, ReplayBegin, ReplayChunk,
+    Report, TakenOver, Taker, TlsAdoption, Urgent,
 };
-pub use engine::Engine;
+pub use engine::{Engine, Source};
 pub use id::{
     ConnId, DeviceRef, Origin, OwnNode, PeerAddr, Priority, SlowPolicy, TopicId, Transport,
 };

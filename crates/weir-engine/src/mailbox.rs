@@ -1,11 +1,12 @@
 //! The mailbox of a shard: two bounded queues, credits for the first one, and a waker.
 
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crossbeam_queue::ArrayQueue;
 
-use crate::command::{Adoption, Command, CreditKind, Passed, Urgent};
+use crate::command::{Adoption, Command, CreditKind, HandOver, Link, Passed, Taker, Urgent};
 use crate::memory::{Footprint, rounded};
 use crate::net::Waker;
 use crate::sleep_flag::{Credits, SleepFlag};
@@ -271,6 +272,30 @@ impl<'a, S> Credit<'a, S> {
         let pushed = self.mailbox.shared.queue.push(command).is_ok();
         debug_assert!(pushed, "a credit is room in the queue");
         std::mem::forget(self);
+    }
+}
+
+impl Mailbox<OwnedFd> {
+    /// Asks the shard to hand everything over: see [`Taker`]. `link` goes along; for a shard with
+    /// descriptors of its own through the passage. The shard must be suspended.
+    ///
+    /// Errors: the link did not enter the passage, or the reserved queue is full. Unless the shard
+    /// has ended, it may be asked again a moment later.
+    pub fn hand_over(&self, link: OwnedFd, take: Taker) -> Result<(), NotPassed> {
+        let link = match &self.shared.passage {
+            None => Link::Here(link),
+            Some(passage) => {
+                let last = passage.passed.lock();
+                let mut last = last.expect("no panic happens under the passage's lock");
+                let passed = Passed(*last + 1);
+                passage.pass(link, passed).map_err(|(_, cause)| cause)?;
+                *last = passed.0;
+                passage.passed_shown.store(passed.0, Ordering::Release);
+                Link::Passed(passed)
+            }
+        };
+        let asked = self.try_urgent(Urgent::HandOver(HandOver { link, take }));
+        asked.map_err(|Full(_)| NotPassed::Full)
     }
 }
 

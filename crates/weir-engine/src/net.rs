@@ -3,6 +3,7 @@
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use crate::command::Passed;
@@ -38,6 +39,11 @@ pub trait Net {
     /// Errors: the shard's table has no free descriptor. Then the kernel has closed the socket.
     fn take_passed(&mut self, passed: Passed) -> io::Result<Self::Offer>;
 
+    /// Takes a descriptor out of the passage that is no connection. Earlier ones are closed.
+    ///
+    /// Errors: as for [`Net::take_passed`].
+    fn take_link(&mut self, passed: Passed) -> io::Result<OwnedFd>;
+
     /// Wakes the front of a shard that has descriptors of its own.
     fn wake_front(&mut self);
 
@@ -71,6 +77,9 @@ pub trait Net {
 
     /// The address of the peer, also after its connection broke.
     fn peer_addr(&self, socket: &Self::Socket) -> Option<SocketAddr>;
+
+    /// The descriptor of a socket, for the process that it is handed to; `None` without a kernel.
+    fn lend<'a>(&self, socket: &'a Self::Socket) -> Option<BorrowedFd<'a>>;
 
     /// Closes the socket. The kernel still delivers the bytes that were sent.
     fn close(&mut self, socket: Self::Socket);

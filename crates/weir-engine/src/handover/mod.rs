@@ -7,6 +7,8 @@
 
 mod format;
 
+use std::collections::HashSet;
+use std::io;
 use std::ops::Range;
 
 use weir_wire::CloseReason;
@@ -49,6 +51,110 @@ pub struct ShardExport<S> {
     pub lagging: Vec<u32>,
     /// Slots of connections for which something waits, in the order in which room is made.
     pub waiting: Vec<u32>,
+}
+
+impl<S> ShardExport<S> {
+    /// Checks that the parts fit together: each slot is free, retired, or has one connection of this
+    /// shard, and what names a slot or a message names one that is there.
+    ///
+    /// Errors: the field and the value that do not fit.
+    pub(crate) fn check(&self, index: u8) -> Result<(), NotUnderstood> {
+        let wrong = |field, value: u64| Err(NotUnderstood { field, value });
+        let mut used = HashSet::with_capacity(self.connections.len());
+        for connection in &self.connections {
+            if connection.id.shard() != usize::from(index) {
+                return wrong("connection.id of another shard", connection.id.to_u64());
+            }
+            if !used.insert(connection.id.slot().index()) {
+                return wrong("connection.id used twice", connection.id.to_u64());
+            }
+        }
+        let unused = self.free.iter().map(|(slot, _)| *slot).chain(self.retired.iter().copied());
+        let mut all = used.clone();
+        for slot in unused {
+            if !all.insert(slot) {
+                return wrong("slot named twice", slot.into());
+            }
+        }
+        if let Some(slot) = all.iter().find(|slot| **slot >= self.slots) {
+            return wrong("slot beyond shard.slots", (*slot).into());
+        }
+        if all.len() != self.slots as usize {
+            return wrong("shard.slots", self.slots.into());
+        }
+        let lists = [&self.stalled, &self.lagging, &self.waiting].into_iter().flatten().copied();
+        let named = lists.chain(self.resumes.iter().map(|resume| resume.slot));
+        match named.into_iter().find(|slot| !used.contains(slot)) {
+            Some(slot) => wrong("slot without a connection", slot.into()),
+            None => self.check_messages(),
+        }
+    }
+
+    fn check_messages(&self) -> Result<(), NotUnderstood> {
+        let mut known = HashSet::with_capacity(self.messages.len());
+        let unknown = |field, number: Option<&u64>| match number {
+            Some(number) => Err(NotUnderstood { field, value: *number }),
+            None => Ok(()),
+        };
+        for message in &self.messages {
+            unknown("message.singles", message.singles.iter().find(|one| !known.contains(*one)))?;
+            known.insert(message.number);
+        }
+        for outbox in self.connections.iter().filter_map(|one| one.outbox.as_ref()) {
+            let numbers = outbox.items.iter().filter_map(|item| match item {
+                ItemExport::Message(number) => Some(number),
+                ItemExport::Frame(_) => None,
+            });
+            unknown("item.message", numbers.into_iter().find(|one| !known.contains(*one)))?;
+        }
+        let of_stores = self.stores.iter().flat_map(|store| &store.messages);
+        unknown("store.messages", of_stores.into_iter().find(|one| !known.contains(*one)))
+    }
+
+    /// Makes another socket of each.
+    pub(crate) fn map_sockets<T>(
+        self,
+        mut make: impl FnMut(S, ConnId, Priority) -> io::Result<T>,
+    ) -> io::Result<ShardExport<T>> {
+        let mut connections = Vec::with_capacity(self.connections.len());
+        for connection in self.connections {
+            let ConnectionExport { socket, id, device, origin, priority, heartbeat, .. } =
+                connection;
+            connections.push(ConnectionExport {
+                socket: make(socket, id, priority)?,
+                id,
+                device,
+                origin,
+                priority,
+                heartbeat,
+                closing: connection.closing,
+                welcomed: connection.welcomed,
+                inner: connection.inner,
+                topics: connection.topics,
+                partial: connection.partial,
+                outbox: connection.outbox,
+                positions: connection.positions,
+                tls: connection.tls,
+            });
+        }
+        let ShardExport { started, slots, free, retired, welcomes, drains, .. } = self;
+        let ShardExport { messages, stores, resumes, stalled, lagging, waiting, .. } = self;
+        Ok(ShardExport {
+            started,
+            slots,
+            free,
+            retired,
+            welcomes,
+            drains,
+            connections,
+            messages,
+            stores,
+            resumes,
+            stalled,
+            lagging,
+            waiting,
+        })
+    }
 }
 
 /// One connection.

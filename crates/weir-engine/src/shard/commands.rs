@@ -42,6 +42,12 @@ impl<N: Net, F: Front> Shard<N, F> {
                 Urgent::Inspect(inspect) => self.inspect(inspect),
                 Urgent::Survey(survey) => self.survey(survey),
                 Urgent::Limit(settings) => self.limit(&settings),
+                Urgent::Suspend => self.suspend(true),
+                Urgent::Serve => self.suspend(false),
+                Urgent::HandOver(hand_over) => {
+                    self.hand_over_to(hand_over);
+                    return;
+                }
                 Urgent::Stop => self.stopped = true,
             }
         }

@@ -5,22 +5,21 @@
 //! or have a frame or a record half sent or half received.
 
 use std::collections::HashMap;
+use std::error::Error;
+use std::io;
 use std::sync::Arc;
 
-#[cfg(any(test, feature = "sim"))]
 use weir_wire::{ProstMessage, handover::v1};
+use zeroize::Zeroize;
 
-use super::Shard;
 use super::forms::bytes_of_positions;
-#[cfg(any(test, feature = "sim"))]
 use super::latest::Latest;
 use super::resumes::RESUME_BYTES;
-#[cfg(any(test, feature = "sim"))]
 use super::resumes::Resumes;
 use super::tls_table::TakenOut;
-#[cfg(any(test, feature = "sim"))]
 use super::tls_table::TlsTable;
-use crate::command::Front;
+use super::{Shard, key_of};
+use crate::command::{Front, HandOver, HandedOver, Keeper, Link, NotHandedOver};
 use crate::handover::{
     BlockExport, ConnectionExport, Inner, MessageExport, OutboxExport, ShardExport, TlsExport,
 };
@@ -29,13 +28,10 @@ use crate::message::Message;
 use crate::net::Net;
 use crate::pool::Block;
 use crate::slot::{Slot, TlsSlot};
-#[cfg(any(test, feature = "sim"))]
 use crate::table::Table;
 use crate::table::{Ending, Flags, HeldBack, State};
 use crate::time::Tick;
-#[cfg(any(test, feature = "sim"))]
 use crate::topics::Topics;
-#[cfg(any(test, feature = "sim"))]
 use crate::wheel::Wheel;
 
 /// The messages of an export, each once.
@@ -238,7 +234,8 @@ impl<N: Net, F: Front> Shard<N, F> {
             self.positions.insert(slot, positions);
         }
         self.count_in(slot);
-        self.arm(slot, Tick(inner.timer));
+        // What has become due in the pause is due at the next tick.
+        self.arm(slot, Tick(inner.timer).max(self.tick().plus(1)));
         self.list_again(slot);
     }
 
@@ -302,21 +299,74 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 }
 
-/// What takes the place of another process.
-#[cfg(any(test, feature = "sim"))]
+/// Handing over and taking over.
 impl<N: Net, F: Front> Shard<N, F> {
-    /// Hands the shard over to itself: everything is taken out, and put into empty tables. Returns
-    /// whether it was at rest.
-    pub(crate) fn hand_over(&mut self) -> bool {
-        if !self.is_at_rest() {
-            return false;
+    /// Stops reading and the deadlines, or goes on with both.
+    pub(crate) fn suspend(&mut self, is_suspended: bool) {
+        if std::mem::replace(&mut self.is_suspended, is_suspended) && !is_suspended {
+            self.behind = self.table.in_use();
         }
-        let mut export = self.export();
-        self.spoil_export(&mut export);
-        let (messages, sockets) = export.encode();
-        let bytes = messages.encode_to_vec();
-        let messages = v1::Shard::decode(&*bytes).expect("what is encoded can be decoded");
-        let export = ShardExport::decode(messages, sockets).expect("what is exported is known");
+    }
+
+    /// Hands everything over, if the shard is suspended and at rest.
+    pub(super) fn hand_over_to(&mut self, HandOver { link, take }: HandOver) {
+        if !self.is_suspended || !self.is_at_rest() {
+            take(Err(NotHandedOver::NotAtRest));
+            return;
+        }
+        let link = match link {
+            Link::Here(link) => Ok(link),
+            Link::Passed(passed) => {
+                let taken = self.net.take_link(passed);
+                self.inbox.note_taken(passed);
+                taken
+            }
+        };
+        let Ok(link) = link else {
+            take(Err(NotHandedOver::NoDescriptor));
+            return;
+        };
+        let (shard, sockets) = self.export().encode();
+        let mut state = shard.encode_to_vec();
+        let lent: Vec<_> = sockets.iter().filter_map(|socket| self.net.lend(socket)).collect();
+        match take(Ok((HandedOver { state: &state, sockets: &lent }, link))) {
+            Keeper::Other => {
+                state.zeroize();
+                sockets.into_iter().for_each(|socket| self.net.close(socket));
+                self.stopped = true;
+            }
+            Keeper::Itself => {
+                state.zeroize();
+                self.empty();
+                let export = ShardExport::decode(shard, sockets);
+                self.import(export.expect("what a shard has encoded is known to it"));
+                self.suspend(false);
+            }
+        }
+    }
+
+    /// Fills a shard without connections with what another process has handed over. The shard has
+    /// to serve nothing before that.
+    ///
+    /// Errors: a state that this program does not understand, another number of sockets, or no
+    /// memory to watch a socket. The sockets are closed then, which does not end their connections.
+    pub(crate) fn take_over(&mut self, state: &[u8], sockets: Vec<N::Offer>) -> io::Result<()> {
+        let invalid =
+            |error: Box<dyn Error + Send + Sync>| io::Error::new(io::ErrorKind::InvalidData, error);
+        let shard = v1::Shard::decode(state).map_err(|error| invalid(error.into()))?;
+        let export = ShardExport::decode(shard, sockets).map_err(|error| invalid(error.into()))?;
+        export.check(self.index).map_err(|error| invalid(error.into()))?;
+        let net = &mut self.net;
+        let export = export.map_sockets(|offer, conn, priority| {
+            net.adopt(offer, key_of(conn.generation(), conn.slot()), priority)
+        })?;
+        self.import(export);
+        self.behind = self.table.in_use();
+        Ok(())
+    }
+
+    /// Forgets everything that was handed over.
+    fn empty(&mut self) {
         let generation_max = self.table.generation_max();
         self.table = Table::new(self.settings.connections_max, self.settings.node.clone());
         self.table.set_generation_max(generation_max);
@@ -331,6 +381,23 @@ impl<N: Net, F: Front> Shard<N, F> {
             lease.begin_anew();
         }
         (self.to_read, self.held_back, self.looked_at) = (Vec::new(), Vec::new(), 0);
+    }
+
+    /// Hands the shard over to itself: everything is taken out, and put into empty tables. Returns
+    /// whether it was at rest.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn hand_over(&mut self) -> bool {
+        if !self.is_at_rest() {
+            return false;
+        }
+        let mut export = self.export();
+        self.spoil_export(&mut export);
+        let (messages, sockets) = export.encode();
+        let bytes = messages.encode_to_vec();
+        let messages = v1::Shard::decode(&*bytes).expect("what is encoded can be decoded");
+        let export = ShardExport::decode(messages, sockets).expect("what is exported is known");
+        export.check(self.index).expect("what is exported is whole");
+        self.empty();
         self.import(export);
         self.spoil_import();
         self.count_levels();

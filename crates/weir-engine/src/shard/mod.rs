@@ -146,6 +146,11 @@ pub(crate) struct Shard<N: Net, F> {
     recv_buf: Box<[u8]>,
     /// Answers to the frames of one read, sent together.
     replies: Vec<u8>,
+    /// Between [`Urgent::Suspend`](crate::Urgent::Suspend) and [`Urgent::Serve`](crate::Urgent::Serve).
+    is_suspended: bool,
+    /// After a pause, the events that may have come meanwhile and are not served. Deadlines wait for
+    /// them, so that a peer does not pay for the pause.
+    behind: usize,
     stopped: bool,
     #[cfg(any(test, feature = "sim"))]
     seeded_bug: Option<crate::seeded_bug::SeededBug>,
@@ -268,6 +273,8 @@ impl<N: Net, F: Front> Shard<N, F> {
             due: Vec::new(),
             recv_buf: vec![0; RECV_BYTES].into_boxed_slice(),
             replies: Vec::new(),
+            is_suspended: false,
+            behind: 0,
             stopped: false,
             #[cfg(any(test, feature = "sim"))]
             seeded_bug: None,
@@ -319,13 +326,17 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.take_urgent();
         self.pass_backlog();
         self.take_commands();
-        self.read_again();
+        if !self.is_suspended {
+            self.read_again();
+        }
         self.flush_front();
         self.look_at_high();
         self.go_on_with_fanouts();
         self.relieve_budget();
         self.go_on_draining();
-        self.expire();
+        if !self.is_suspended && self.behind == 0 {
+            self.expire();
+        }
         self.flush_front();
         self.count_levels();
         self.stats.turns.add(1);
@@ -358,6 +369,9 @@ impl<N: Net, F: Front> Shard<N, F> {
             // spin.
             panic!("waiting for readiness failed: {error}");
         }
+        let events = self.ready.len();
+        let is_more = events >= self.slices.events;
+        self.behind = if is_more { self.behind.saturating_sub(events) } else { 0 };
         self.inbox.note_awake();
         self.now = self.net.now().max(self.now);
     }
@@ -366,7 +380,8 @@ impl<N: Net, F: Front> Shard<N, F> {
     fn patience(&self) -> Option<Duration> {
         let drain = self.draining.as_ref().and_then(|draining| draining.patience(self.now));
         let is_behind = drain == Some(Duration::ZERO);
-        let is_busy = self.fanouts.is_busy() || !self.to_read.is_empty() || is_behind;
+        let reads = !self.is_suspended && !self.to_read.is_empty();
+        let is_busy = self.fanouts.is_busy() || reads || is_behind;
         if is_busy {
             return Some(Duration::ZERO);
         }
@@ -421,7 +436,11 @@ impl<N: Net, F: Front> Shard<N, F> {
             self.handle_writable(slot);
         }
         if event.readable || event.ended {
-            self.handle_readable(slot);
+            if self.is_suspended {
+                self.list_to_read(slot);
+            } else {
+                self.handle_readable(slot);
+            }
         }
     }
 

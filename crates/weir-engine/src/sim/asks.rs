@@ -285,6 +285,9 @@ impl Run {
     }
 
     fn jump_clock(&mut self) {
+        if self.clock_still_turns > 0 {
+            return;
+        }
         self.faults.note(Fault::ClockJump);
         let most_ms = if self.dice.chance(1 << 13) { 20_000 } else { 1500 };
         let by = Duration::from_millis(self.dice.between(100, most_ms).into());
@@ -293,7 +296,7 @@ impl Run {
 
     fn still_clock(&mut self) {
         self.faults.note(Fault::ClockStill);
-        self.clock_still_turns = self.dice.between(1, 40);
+        self.clock_still_turns = self.dice.between(1, 40).max(self.clock_still_turns);
         self.shard.net().hold_clock(true);
     }
 

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -406,6 +406,14 @@ impl Link {
 impl<O: Offer> Net for SimNet<O> {
     type Offer = O;
     type Socket = SimSocket;
+
+    fn take_link(&mut self, _: Passed) -> io::Result<OwnedFd> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn lend<'a>(&self, _: &'a SimSocket) -> Option<BorrowedFd<'a>> {
+        None
+    }
 
     fn now(&self) -> Nanos {
         self.now

@@ -125,6 +125,11 @@ impl<F: Front, O: Offer> SimShard<F, O> {
         self.shard.cut_generations(generation_max);
     }
 
+    /// Suspends the shard, as before a hand-over, or serve again.
+    pub fn suspend(&mut self, is_suspended: bool) {
+        self.shard.suspend(is_suspended);
+    }
+
     /// Hands the shard over, as an upgrade does, if it is at rest. Returns whether it was.
     pub fn hand_over(&mut self) -> bool {
         let is_over = self.shard.hand_over();

@@ -38,6 +38,11 @@ impl ShardFd {
     pub(crate) fn new(fd: OwnedFd) -> ShardFd {
         ShardFd { fd, _stays_on_its_thread: PhantomData }
     }
+
+    /// The descriptor, for one who closes it on this thread.
+    pub(crate) fn into_fd(self) -> OwnedFd {
+        self.fd
+    }
 }
 
 impl AsFd for ShardFd {

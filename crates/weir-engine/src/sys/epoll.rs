@@ -2,7 +2,7 @@
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -174,6 +174,10 @@ impl Net for Epoll {
         }
     }
 
+    fn take_link(&mut self, passed: Passed) -> io::Result<OwnedFd> {
+        self.take_passed(passed)
+    }
+
     fn wake_front(&mut self) {
         if let Some(own_table) = &self.own_table {
             own_table.front.wake();
@@ -247,6 +251,10 @@ impl Net for Epoll {
             Err(Errno::NOTCONN) => peer_name::of(socket.as_fd()),
             Err(_) => None,
         }
+    }
+
+    fn lend<'a>(&self, socket: &'a Socket) -> Option<BorrowedFd<'a>> {
+        Some(socket.as_fd())
     }
 
     fn close(&mut self, socket: Socket) {

@@ -7,6 +7,8 @@
 mod ends;
 #[path = "../real_sockets/formats.rs"]
 mod formats;
+#[path = "../real_sockets/handover.rs"]
+mod handover;
 #[path = "../real_sockets/look.rs"]
 mod look;
 #[path = "../real_sockets/read.rs"]

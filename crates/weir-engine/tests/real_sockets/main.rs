@@ -4,6 +4,7 @@
 
 mod ends;
 mod formats;
+mod handover;
 mod look;
 mod priority;
 mod read;

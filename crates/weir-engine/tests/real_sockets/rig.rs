@@ -1,7 +1,7 @@
 //! An engine, its front as a channel, and the devices at the other ends of its sockets.
 
 use std::collections::VecDeque;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -14,7 +14,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use weir_engine::{
     Adoption, Budget, Command, ConnId, CreditKind, DeviceRef, Engine, Front, Inspect, InspectPage,
     InspectWhat, Item, Message, Nanos, Origin, Priority, Report, ShardSettings, ShardStats,
-    SlowPolicy, TlsAdoption, TopicId, TopicMessage, Urgent,
+    SlowPolicy, Source, TlsAdoption, TopicId, TopicMessage, Urgent,
 };
 use weir_wire::format::Format;
 use weir_wire::hot::{Payload, Push, encode_ping_frame};
@@ -68,20 +68,41 @@ impl Rig {
 
     /// An engine whose front has room for so many reports.
     pub(crate) fn start_with_room(shards: usize, settings: &ShardSettings, room: usize) -> Rig {
+        let start = |settings: &_, budget, fronts: Vec<Box<dyn Front>>| {
+            let fronts = fronts.into_iter().map(|front| (front, None)).collect();
+            Engine::start(settings, budget, fronts)
+        };
+        Rig::start_by(shards, settings, room, start).expect("threads and epolls can be had")
+    }
+
+    /// An engine that takes over what these sources give.
+    pub(crate) fn take_over(settings: &ShardSettings, sources: Vec<Source>) -> io::Result<Rig> {
+        Rig::start_by(sources.len(), settings, 1 << 16, |settings, budget, fronts| {
+            let fronts = fronts.into_iter().zip(sources);
+            let fronts = fronts.map(|(front, source)| (front, None, source)).collect();
+            Engine::take_over(settings, budget, fronts)
+        })
+    }
+
+    fn start_by(
+        shards: usize,
+        settings: &ShardSettings,
+        room: usize,
+        start: impl FnOnce(&ShardSettings, Arc<Budget>, Vec<Box<dyn Front>>) -> io::Result<Engine>,
+    ) -> io::Result<Rig> {
         let mut limit = getrlimit(Resource::Nofile);
         limit.current = limit.maximum;
         setrlimit(Resource::Nofile, limit).expect("the soft limit may rise to the hard one");
         let (sender, reports) = sync_channel(room);
         let gates: Vec<Gates> = (0..shards).map(|_| Gates::default()).collect();
         let collect = |gates: &Gates| Box::new(Collect(sender.clone(), Arc::clone(gates)));
-        let fronts = gates.iter().map(|gates| (collect(gates) as Box<dyn Front>, None)).collect();
+        let fronts = gates.iter().map(|gates| collect(gates) as Box<dyn Front>).collect();
         let budget = Budget::new(BUDGET_BYTES);
         let own_descriptors = crate::OWN_DESCRIPTORS;
         let settings = ShardSettings { own_descriptors, ..settings.clone() };
-        let engine = Engine::start(&settings, Arc::clone(&budget), fronts);
-        let mut engine = engine.expect("threads and epolls can be had");
+        let mut engine = start(&settings, Arc::clone(&budget), fronts)?;
         let wakes = (0..shards).map(|shard| engine.take_wakes(shard)).collect();
-        Rig { engine, budget, wakes, gates, reports, kept: VecDeque::new(), ticket: 0 }
+        Ok(Rig { engine, budget, wakes, gates, reports, kept: VecDeque::new(), ticket: 0 })
     }
 
     pub(crate) fn stats(&self, shard: usize) -> &ShardStats {
