@@ -306,6 +306,13 @@ impl<S> Table<S> {
         }
     }
 
+    /// Forgets all entries, as if nothing had been there.
+    pub(crate) fn empty(&mut self) {
+        let (slots_max, generation_max) = (self.slots_max, self.generation_max);
+        let empty = Table::new(self.entries_max, self.node.clone());
+        *self = Table { slots_max, generation_max, ..empty };
+    }
+
     /// Changes the limit. Entries beyond a lower one stay.
     pub(crate) fn limit(&mut self, entries_max: usize) {
         self.entries_max = entries_max;
@@ -496,11 +503,6 @@ impl<S> Table<S> {
     /// Entries in use of each priority.
     pub(crate) fn by_priority(&self) -> [u32; Priority::COUNT] {
         self.by_priority
-    }
-
-    /// After so many connections a slot is retired.
-    pub(crate) fn generation_max(&self) -> u32 {
-        self.generation_max
     }
 
     /// Has slots retired after so many connections each, so that tests see it happen.

@@ -28,7 +28,6 @@ use crate::message::Message;
 use crate::net::Net;
 use crate::pool::Block;
 use crate::slot::{Slot, TlsSlot};
-use crate::table::Table;
 use crate::table::{Ending, Flags, HeldBack, State};
 use crate::time::Tick;
 use crate::topics::Topics;
@@ -367,9 +366,7 @@ impl<N: Net, F: Front> Shard<N, F> {
 
     /// Forgets everything that was handed over.
     fn empty(&mut self) {
-        let generation_max = self.table.generation_max();
-        self.table = Table::new(self.settings.connections_max, self.settings.node.clone());
-        self.table.set_generation_max(generation_max);
+        self.table.empty();
         (self.tls, self.topics, self.wheel) = (TlsTable::new(), Topics::new(), Wheel::new());
         (self.latest, self.resumes) = (Latest::default(), Resumes::default());
         self.positions.clear();

@@ -38,7 +38,6 @@ impl SlotList {
     }
 
     /// Forgets all, whose outboxes have gone.
-    #[cfg(any(test, feature = "sim"))]
     pub(super) fn forget(&mut self) {
         (self.first, self.last, self.len) = (Slot::NONE, Slot::NONE, 0);
     }

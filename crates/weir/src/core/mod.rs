@@ -13,6 +13,7 @@ pub(crate) mod idempotency;
 pub(crate) mod inspect;
 pub(crate) mod memory;
 pub(crate) mod node;
+pub(crate) mod pauses;
 pub(crate) mod presence;
 pub(crate) mod publish;
 pub(crate) mod publishing;

@@ -32,6 +32,7 @@ use crate::core::ends::Ends;
 use crate::core::events::Bus;
 use crate::core::idempotency::Idempotency;
 use crate::core::node::ClusterNode;
+use crate::core::pauses::Pauses;
 use crate::core::recheck::Rechecks;
 use crate::limits::admission::{Admission, TableLimits};
 use crate::limits::http_ledger::HttpShare;
@@ -101,6 +102,7 @@ pub(crate) struct SharedState {
     pub(crate) draining: watch::Sender<bool>,
     pub(crate) drains: Drains,
     pub(crate) rechecks: Rechecks,
+    pub(crate) pauses: Pauses,
     /// Held while a configuration is applied.
     pub(in crate::core) reloading: Mutex<()>,
     /// The configuration in use.
@@ -235,6 +237,7 @@ impl SharedState {
             draining,
             drains: Drains::new(shards),
             rechecks: Rechecks::new(shards),
+            pauses: Pauses::new(shards),
             reloading: Mutex::default(),
             engine,
             mailboxes,

@@ -224,6 +224,11 @@ impl Dispatcher {
         sum
     }
 
+    /// Whether nothing is left to do, and no answer is awaited.
+    fn is_idle(&self) -> bool {
+        self.jobs.is_empty() && self.waiting.is_empty() && !self.refreshes.is_any()
+    }
+
     /// The number of jobs carried out so far.
     fn carried_out(&self) -> u64 {
         self.carried_out

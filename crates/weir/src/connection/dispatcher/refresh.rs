@@ -34,6 +34,11 @@ pub(super) struct Refreshes {
 }
 
 impl Refreshes {
+    /// Whether a token is being checked.
+    pub(super) fn is_any(&self) -> bool {
+        self.found.capacity() < self.found.max_capacity()
+    }
+
     pub(super) fn new() -> (Refreshes, mpsc::Receiver<Found>) {
         let (sender, receiver) = mpsc::channel(REFRESHES_MAX);
         (Refreshes { found: sender }, receiver)

@@ -11,10 +11,12 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 use tracing::error;
+use weir_engine::Keeper;
 
 use super::{Dispatcher, Results};
 use crate::connection::reports::{BATCH_REPORTS, Reports};
 use crate::core::handle::Handle;
+use crate::core::pauses::Pause;
 use crate::core::state::SharedState;
 use crate::observe::readiness::{Part, PartState};
 
@@ -26,13 +28,22 @@ pub(crate) async fn run(handle: Handle, shard: usize, mut reports: Reports) {
     let (mut dispatcher, results) = Dispatcher::new(handle, shard, Arc::clone(&room));
     let Results { mut found, mut answered } = results;
     let mut rechecks = shared.rechecks.receiver(shard);
+    let mut pauses = shared.pauses.receiver(shard);
+    let mut pause = None;
     let mut batch = Vec::with_capacity(BATCH_REPORTS);
-    let mut pause = PAUSE_MIN;
+    let mut retry_after = PAUSE_MIN;
     loop {
         let before = dispatcher.carried_out();
         let is_starved = !dispatcher.work().await;
         shared.dispatchers[shard].set(dispatcher.footprint());
-        let wait = if is_starved { Some(pause) } else { dispatcher.until_next_look() };
+        if dispatcher.is_idle()
+            && reports.is_empty()
+            && let Some(asked) = pause.take()
+            && stand_still(asked).await == Keeper::Other
+        {
+            return;
+        }
+        let wait = if is_starved { Some(retry_after) } else { dispatcher.until_next_look() };
         let received = tokio::select! {
             biased;
             received = reports.receive(&mut batch) => received,
@@ -51,11 +62,16 @@ pub(crate) async fn run(handle: Handle, shard: usize, mut reports: Reports) {
                 dispatcher.take_recheck(recheck);
                 true
             }
+            // Likewise.
+            Some(asked) = pauses.recv() => {
+                pause = Some(asked);
+                true
+            }
             () = sleep(wait.unwrap_or_default()), if wait.is_some() => true,
         };
         // After progress the next try comes soon.
         let is_stuck = is_starved && dispatcher.carried_out() == before;
-        pause = if is_stuck { (pause * 2).min(PAUSE_MAX) } else { PAUSE_MIN };
+        retry_after = if is_stuck { (retry_after * 2).min(PAUSE_MAX) } else { PAUSE_MIN };
         if !received {
             return;
         }
@@ -71,6 +87,15 @@ pub(crate) async fn run(handle: Handle, shard: usize, mut reports: Reports) {
         if room.take_awaited() {
             shared.mailbox(shard).wake();
         }
+    }
+}
+
+/// Waits until it is known who goes on.
+async fn stand_still(Pause { is_still, keeper }: Pause) -> Keeper {
+    match is_still.send(()) {
+        Ok(()) => keeper.await.unwrap_or(Keeper::Itself),
+        // The one who asked has given up.
+        Err(()) => Keeper::Itself,
     }
 }
 

@@ -89,6 +89,10 @@ impl Waiting {
         Footprint::new(self.lines.len(), table + lines + self.bytes)
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.lines.is_empty()
+    }
+
     pub(super) fn has(&self, conn: ConnId) -> bool {
         !self.lines.is_empty() && self.lines.contains_key(&conn)
     }

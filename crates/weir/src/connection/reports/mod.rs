@@ -145,6 +145,11 @@ impl Reports {
         }
     }
 
+    /// Whether the shard has reported nothing that was not taken.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
     /// Waits until the shard has something to say.
     async fn wait(&self) {
         let Some(wakes) = &self.wakes else {
