@@ -118,9 +118,17 @@ fn listen(socket: Socket, config: &Config) -> io::Result<(Listener, Buffers)> {
 /// Accepts until the gateway shuts down.
 pub(crate) async fn run(shared: Arc<SharedState>, listener: Listener, door: Door) {
     let _watch = Watch { shared: Arc::clone(&shared), addr: listener.get_ref().local_addr().ok() };
-    tokio::select! {
-        () = accept(&shared, &listener, &door) => {}
-        () = shared.drains.ending() => {}
+    loop {
+        tokio::select! {
+            () = accept(&shared, &listener, &door) => return,
+            () = shared.drains.ending() => return,
+            () = shared.pauses.began() => {}
+        }
+        // What arrives meanwhile waits in the kernel.
+        tokio::select! {
+            () = shared.pauses.ended() => {}
+            () = shared.drains.ending() => return,
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use weir_engine::Keeper;
 
 /// Asks a dispatcher to stand still as soon as it has nothing left to do.
@@ -21,8 +21,11 @@ pub(crate) struct Paused {
     keeper: oneshot::Sender<Keeper>,
 }
 
-/// The way to the dispatchers, by shard.
-pub(crate) struct Pauses(Box<[Way]>);
+/// The pause of the process, and the way to the dispatchers, by shard.
+pub(crate) struct Pauses {
+    is_paused: watch::Sender<bool>,
+    ways: Box<[Way]>,
+}
 
 struct Way {
     sender: mpsc::Sender<Pause>,
@@ -36,7 +39,24 @@ impl Pauses {
             let (sender, receiver) = mpsc::channel(1);
             Way { sender, receiver: Mutex::new(Some(receiver)) }
         };
-        Pauses((0..shards).map(way).collect())
+        Pauses { is_paused: watch::Sender::new(false), ways: (0..shards).map(way).collect() }
+    }
+
+    /// Begins the pause, or ends it: in it no listener accepts.
+    pub(crate) fn set(&self, is_paused: bool) {
+        self.is_paused.send_replace(is_paused);
+    }
+
+    /// Waits until the pause begins.
+    pub(crate) async fn began(&self) {
+        // The sender is here.
+        let _ = self.is_paused.subscribe().wait_for(|is_paused| *is_paused).await;
+    }
+
+    /// Waits until the pause is over.
+    pub(crate) async fn ended(&self) {
+        // Likewise.
+        let _ = self.is_paused.subscribe().wait_for(|is_paused| !*is_paused).await;
     }
 
     /// Waits until a shard's dispatcher stands still; `None`: it has ended.
@@ -44,14 +64,14 @@ impl Pauses {
         let (still, is_still) = oneshot::channel();
         let (keeper, decided) = oneshot::channel();
         let pause = Pause { is_still: still, keeper: decided };
-        self.0[shard].sender.send(pause).await.ok()?;
+        self.ways[shard].sender.send(pause).await.ok()?;
         is_still.await.ok()?;
         Some(Paused { keeper })
     }
 
     /// The receiver of a shard's dispatcher, which takes it once.
     pub(crate) fn receiver(&self, shard: usize) -> mpsc::Receiver<Pause> {
-        let mut receiver = self.0[shard].receiver.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut receiver = self.ways[shard].receiver.lock().unwrap_or_else(PoisonError::into_inner);
         receiver.take().unwrap_or_else(|| mpsc::channel(1).1)
     }
 }

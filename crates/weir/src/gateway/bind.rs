@@ -1,7 +1,8 @@
 //! Opens the listeners for TCP, or takes those that another program has opened for the gateway.
 
+use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 
 use socket2::{Socket, Type};
 use tokio::net::TcpListener;
@@ -44,6 +45,21 @@ impl Passed {
         Ok(passed)
     }
 
+    /// The listening sockets of an old process. Those without a listener in the configuration close.
+    pub(super) fn of_predecessor(sockets: Vec<(String, OwnedFd)>, listen: &ListenConfig) -> Passed {
+        let keys: Vec<_> = listen.doors().into_iter().map(|(key, _)| key).chain([ADMIN]).collect();
+        let mut passed = Passed(Vec::new());
+        for (name, fd) in sockets {
+            let socket = Socket::from(fd);
+            let key = keys.iter().find(|key| key.strip_prefix("listen.") == Some(&*name));
+            let addr = socket.local_addr().ok().and_then(|addr| addr.as_socket());
+            if let (Some(key), Some(addr)) = (key, addr) {
+                passed.0.push((key, addr, socket));
+            }
+        }
+        passed
+    }
+
     fn place(
         &self,
         name: &str,
@@ -75,8 +91,17 @@ impl Passed {
     }
 
     fn take(&mut self, key: &str, addr: SocketAddr) -> Option<Socket> {
-        let index = self.0.iter().position(|(at, of, _)| *at == key && *of == addr)?;
-        Some(self.0.swap_remove(index).2)
+        let is_it = |of: SocketAddr| of == addr || (addr.port() == 0 && of.ip() == addr.ip());
+        let index = self.0.iter().position(|(at, of, _)| *at == key && is_it(*of))?;
+        Some(self.0.remove(index).2)
+    }
+
+    /// All sockets of a listener: an old process may have had one for each of several threads.
+    fn take_all(&mut self, key: &str, addr: SocketAddr) -> Vec<Socket> {
+        let Some(first) = self.take(key, addr) else { return Vec::new() };
+        let addr = first.local_addr().ok().and_then(|addr| addr.as_socket());
+        let others = std::iter::from_fn(|| self.take(key, addr?));
+        std::iter::once(first).chain(others).collect()
     }
 }
 
@@ -96,13 +121,14 @@ pub(super) fn bind_all(
     for ((key, addrs), (transport, spoken)) in config.listen.doors().into_iter().zip(kinds) {
         for addr in addrs {
             let runtimes = settling.of(transport, spoken);
-            let socket = passed.take(key, *addr);
+            let sockets = passed.take_all(key, *addr);
             // If the kernel chooses the port, all runtimes share it.
             let mut common = *addr;
-            for runtime in &runtimes {
+            for index in 0..runtimes.len().max(sockets.len()) {
+                let runtime = runtimes[index % runtimes.len()];
                 let _sockets_belong_to = runtime.enter();
-                let bound = match &socket {
-                    // All runtimes wait at the same socket: another one could not join its address,
+                let bound = match sockets.get(index % sockets.len().max(1)) {
+                    // A single socket serves all runtimes: another one could not join its address,
                     // because the kernel wants one user for all.
                     Some(socket) => {
                         socket.try_clone().and_then(|socket| listener::adopt(socket, config))
@@ -112,7 +138,7 @@ pub(super) fn bind_all(
                 let bound = bound.and_then(|(listener, buffers)| {
                     granted = buffers;
                     common = listener.get_ref().local_addr()?;
-                    let runtime = (*runtime).clone();
+                    let runtime = runtime.clone();
                     Ok(Bound { addr: common, transport, spoken, listener, runtime })
                 });
                 let listen_error = |source| StartError::Listen { key, addr: *addr, source };
@@ -121,6 +147,27 @@ pub(super) fn bind_all(
         }
     }
     Ok((listeners, granted))
+}
+
+/// Copies of the listening sockets, each with its name: the key of `[listen]`.
+pub(super) fn copies(
+    listeners: &[Bound],
+    admin: Option<&TcpListener>,
+) -> io::Result<Vec<(&'static str, OwnedFd)>> {
+    let mut copies = Vec::new();
+    for Bound { transport, spoken, listener, .. } in listeners {
+        let name = match (transport, spoken) {
+            (Transport::Tcp, Spoken::Frames) => "tcp",
+            (Transport::Tls, Spoken::Frames) => "tls",
+            (Transport::Tcp, Spoken::Http) => "http",
+            (Transport::Tls, Spoken::Http) => "https",
+        };
+        copies.push((name, listener.get_ref().as_fd().try_clone_to_owned()?));
+    }
+    if let Some(admin) = admin {
+        copies.push(("admin", admin.as_fd().try_clone_to_owned()?));
+    }
+    Ok(copies)
 }
 
 pub(super) fn addrs(listeners: &[Bound], transport: Transport, spoken: Spoken) -> Vec<SocketAddr> {
