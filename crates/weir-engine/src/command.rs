@@ -313,6 +313,19 @@ pub enum Keeper {
     Other,
 }
 
+/// A connection that a shard has taken over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Taken {
+    /// Its id.
+    pub id: ConnId,
+    /// Its device.
+    pub device: DeviceRef,
+    /// From its adoption.
+    pub origin: Origin,
+    /// Whether it ends, and its end has been reported.
+    pub is_closing: bool,
+}
+
 /// What a shard takes over before it serves: see [`HandedOver`].
 #[derive(Debug)]
 pub struct TakenOver {

@@ -10,7 +10,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use zeroize::Zeroize;
 
 use crate::budget::Budget;
-use crate::command::{Front, TakenOver, Urgent};
+use crate::command::{Front, Taken, TakenOver, Urgent};
 use crate::mailbox::{Full, Mailbox, Pass};
 use crate::net::Waker;
 use crate::settings::ShardSettings;
@@ -76,19 +76,19 @@ impl Engine {
         fronts: Vec<(Box<dyn Front>, Option<usize>)>,
     ) -> io::Result<Engine> {
         let fronts = fronts.into_iter().map(|(front, cpu)| (front, cpu, None)).collect();
-        Engine::start_all(settings, budget, fronts)
+        Ok(Engine::start_all(settings, budget, fronts)?.0)
     }
 
     /// Starts shards that take over what the shards of another process hand over, in their order.
     /// They serve nothing before [`Engine::begin`]; if the engine ends before, no connection ends by
-    /// that.
+    /// that. Also returns the connections of each shard.
     ///
     /// Errors: as for [`Engine::start`]; a source's; a state that this program does not understand.
     pub fn take_over(
         settings: &ShardSettings,
         budget: Arc<Budget>,
         fronts: Vec<(Box<dyn Front>, Option<usize>, Source)>,
-    ) -> io::Result<Engine> {
+    ) -> io::Result<(Engine, Vec<Vec<Taken>>)> {
         let fronts = fronts.into_iter().map(|(front, cpu, source)| (front, cpu, Some(source)));
         Engine::start_all(settings, budget, fronts.collect())
     }
@@ -105,7 +105,7 @@ impl Engine {
         settings: &ShardSettings,
         budget: Arc<Budget>,
         fronts: Vec<(Box<dyn Front>, Option<usize>, Option<Source>)>,
-    ) -> io::Result<Engine> {
+    ) -> io::Result<(Engine, Vec<Vec<Taken>>)> {
         if fronts.is_empty() || fronts.len() > SHARDS_MAX {
             let message =
                 format!("{} shards: at least 1 and at most {SHARDS_MAX} can be", fronts.len());
@@ -119,11 +119,12 @@ impl Engine {
             started.push(is_started);
         }
         // All at once, because those that take over may take their time.
+        let mut taken = Vec::with_capacity(started.len());
         for is_started in started {
             let ended = |_| Err(io::Error::other("the shard's thread ended at once"));
-            is_started.recv().unwrap_or_else(ended)?;
+            taken.push(is_started.recv().unwrap_or_else(ended)?);
         }
-        Ok(engine)
+        Ok((engine, taken))
     }
 
     /// Number of shards.
@@ -182,8 +183,9 @@ impl Drop for Engine {
     }
 }
 
-/// The handle of a shard, and the channel by which it tells whether it has started.
-type Starting = (Handle, Receiver<io::Result<()>>);
+/// The handle of a shard, and the channel by which it tells that it has started, with the
+/// connections that it has taken over.
+type Starting = (Handle, Receiver<io::Result<Vec<Taken>>>);
 
 fn start_shard(
     index: u8,
@@ -223,7 +225,7 @@ fn start_shard(
                 return;
             }
         } else {
-            let _ = answer.send(Ok(()));
+            let _ = answer.send(Ok(Vec::new()));
         }
         shard.run();
     })?;

@@ -55,7 +55,7 @@ pub use budget::{Budget, Share};
 pub use command::{
     Adoption, Command, ConnectionInfo, CreditKind, Drain, DrainWhat, Front, HandOver, HandedOver,
     Inspect, InspectPage, InspectWhat, Keeper, NotHandedOver, Passed, ReplayBegin, ReplayChunk,
-    Report, TakenOver, Taker, TlsAdoption, Urgent,
+    Report, Taken, TakenOver, Taker, TlsAdoption, Urgent,
 };
 pub use engine::{Engine, Source};
 pub use id::{

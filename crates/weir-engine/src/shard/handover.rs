@@ -19,7 +19,7 @@ use super::resumes::Resumes;
 use super::tls_table::TakenOut;
 use super::tls_table::TlsTable;
 use super::{Shard, key_of};
-use crate::command::{Front, HandOver, HandedOver, Keeper, Link, NotHandedOver};
+use crate::command::{Front, HandOver, HandedOver, Keeper, Link, NotHandedOver, Taken};
 use crate::handover::{
     BlockExport, ConnectionExport, Inner, MessageExport, OutboxExport, ShardExport, TlsExport,
 };
@@ -349,19 +349,30 @@ impl<N: Net, F: Front> Shard<N, F> {
     ///
     /// Errors: a state that this program does not understand, another number of sockets, or no
     /// memory to watch a socket. The sockets are closed then, which does not end their connections.
-    pub(crate) fn take_over(&mut self, state: &[u8], sockets: Vec<N::Offer>) -> io::Result<()> {
+    pub(crate) fn take_over(
+        &mut self,
+        state: &[u8],
+        sockets: Vec<N::Offer>,
+    ) -> io::Result<Vec<Taken>> {
         let invalid =
             |error: Box<dyn Error + Send + Sync>| io::Error::new(io::ErrorKind::InvalidData, error);
         let shard = v1::Shard::decode(state).map_err(|error| invalid(error.into()))?;
         let export = ShardExport::decode(shard, sockets).map_err(|error| invalid(error.into()))?;
         export.check(self.index).map_err(|error| invalid(error.into()))?;
+        let taken = |connection: &ConnectionExport<N::Offer>| Taken {
+            id: connection.id,
+            device: connection.device,
+            origin: connection.origin,
+            is_closing: connection.closing.is_some(),
+        };
+        let taken = export.connections.iter().map(taken).collect();
         let net = &mut self.net;
         let export = export.map_sockets(|offer, conn, priority| {
             net.adopt(offer, key_of(conn.generation(), conn.slot()), priority)
         })?;
         self.import(export);
         self.behind = self.table.in_use();
-        Ok(())
+        Ok(taken)
     }
 
     /// Forgets everything that was handed over.

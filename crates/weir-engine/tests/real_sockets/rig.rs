@@ -80,7 +80,7 @@ impl Rig {
         Rig::start_by(sources.len(), settings, 1 << 16, |settings, budget, fronts| {
             let fronts = fronts.into_iter().zip(sources);
             let fronts = fronts.map(|(front, source)| (front, None, source)).collect();
-            Engine::take_over(settings, budget, fronts)
+            Ok(Engine::take_over(settings, budget, fronts)?.0)
         })
     }
 
