@@ -7,7 +7,7 @@ use prost::Message;
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=proto");
     let descriptors = protox::compile(
-        ["weir/v1.proto", "weir/handover/v1.proto", "weir/handover/people.proto"],
+        ["weir/v1.proto", "weir/handover/v1.proto", "weir/handover/callers.proto"],
         ["proto"],
     )?;
     pbjson_build::Builder::new()

@@ -4,7 +4,9 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use weir_engine::handover::NotUnderstood;
 use weir_engine::{Footprint, Nanos};
+use weir_wire::handover::v1;
 
 use crate::base::config::AuthConfig;
 use crate::limits::sources::{Source, Sources};
@@ -75,6 +77,28 @@ impl Attempts {
             table.limit_attempts(per_second, burst);
         }
         self.by_source.store(per_second > 0, Ordering::Relaxed);
+    }
+
+    /// The sources of failed attempts: of connections, of datagrams, and of all datagrams together.
+    pub(super) fn export(&self) -> [Option<v1::Sources>; 3] {
+        let all_datagrams = self.all_datagrams.as_ref();
+        [Some(&self.of_connections), Some(&self.of_datagrams), all_datagrams]
+            .map(|table| table.map(Sources::export))
+    }
+
+    /// Goes on with the failures of another process. There were none here so far.
+    pub(super) fn import(
+        &self,
+        [of_connections, of_datagrams, all_datagrams]: [Option<v1::Sources>; 3],
+    ) -> Result<(), NotUnderstood> {
+        let tables = [
+            (Some(&self.of_connections), of_connections),
+            (Some(&self.of_datagrams), of_datagrams),
+            (self.all_datagrams.as_ref(), all_datagrams),
+        ];
+        // Without a table in either process, there is no limit there.
+        let mut pairs = tables.into_iter().filter_map(|(table, sources)| table.zip(sources));
+        pairs.try_for_each(|(table, sources)| table.import(sources))
     }
 
     /// The sources of failed attempts.

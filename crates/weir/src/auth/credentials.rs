@@ -1,6 +1,8 @@
 //! What the configuration says of callers: its tokens, and the rule for callers without one. A
 //! reload replaces all of it at once.
 
+mod handover;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,7 @@
 //! Grants: the rights of a token's owner to topics.
 
+mod handover;
+
 use std::fmt::Write as _;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex, Weak};

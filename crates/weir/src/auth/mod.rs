@@ -13,6 +13,7 @@ mod claim;
 mod credentials;
 pub(crate) mod devices;
 mod grants;
+mod handover;
 mod hook;
 pub(crate) mod jwt;
 mod memory;

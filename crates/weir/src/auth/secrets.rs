@@ -31,6 +31,11 @@ impl<T> Secrets<T> {
         self.table.insert_unique(hash, (secret.into(), value), rehash);
     }
 
+    /// All secrets, with their values.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&[u8], &T)> {
+        self.table.iter().map(|(secret, value)| (&**secret, value))
+    }
+
     /// The value of a secret.
     pub(crate) fn find(&self, shown: &[u8]) -> Option<&T> {
         let is_same = |(secret, _): &(Box<[u8]>, T)| bool::from(secret.ct_eq(shown));

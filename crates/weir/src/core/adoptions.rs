@@ -164,6 +164,16 @@ impl PendingAdoptions {
         Footprint::new(inner.pending.len(), table + each.sum::<usize>())
     }
 
+    /// The ticket of the next offer.
+    pub(crate) fn next_ticket(&self) -> u64 {
+        self.lock().next
+    }
+
+    /// Goes on with the tickets of another process. There were no offers so far.
+    pub(crate) fn go_on_from(&self, ticket: u64) {
+        self.lock().next = ticket;
+    }
+
     /// Ends the offers.
     pub(crate) fn close(&self) {
         self.lock().closed = true;

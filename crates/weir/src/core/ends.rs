@@ -1,5 +1,7 @@
 //! The last ends of connections, for the operator: which connection, and why it ended.
 
+mod handover;
+
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};

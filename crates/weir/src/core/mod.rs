@@ -9,6 +9,7 @@ pub(crate) mod drain;
 pub(crate) mod ends;
 pub(crate) mod events;
 pub(crate) mod handle;
+pub(crate) mod handover;
 pub(crate) mod idempotency;
 pub(crate) mod inspect;
 pub(crate) mod memory;

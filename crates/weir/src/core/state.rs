@@ -110,7 +110,7 @@ pub(crate) struct SharedState {
     engine: Engine,
     mailboxes: Arc<Mailboxes>,
     counters: Arc<Counters>,
-    message_ids: AtomicU64,
+    pub(in crate::core) message_ids: AtomicU64,
 }
 
 /// The parts that admit connections and devices.

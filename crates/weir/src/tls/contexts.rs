@@ -5,23 +5,22 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use aws_lc_rs::rand;
 use rustls::crypto::CryptoProvider;
-use rustls::server::{NoServerSessionStorage, ServerSessionMemoryCache, StoresServerSessions};
+use rustls::server::{NoServerSessionStorage, StoresServerSessions};
 use rustls::{KeyLog, ServerConfig};
 use rustls_pki_types::CertificateDer;
 use tokio::sync::Notify;
-use zeroize::Zeroizing;
 
 use super::TlsError;
+use super::cache::SessionCache;
 use super::certificates::{Certificates, Loaded};
 use super::config::{Parts, has_aes, provider};
 use super::development::{self, Development};
 use super::expiry::{Expiry, ExpiryKind};
 use super::identity::{self, Clients, NoIdentity};
-use super::sessions::{SharedSessions, Stored, StoredSessions};
+use super::sessions::{SharedSessions, StoredSessions};
 use super::signing::SigningKeys;
-use super::tickets::{self, Ticketer};
+use super::tickets::{self, TicketSecret, Ticketer};
 use crate::base::config::{Config, TlsConfig};
 use crate::base::files::{Stamps, Watched, stamps};
 use crate::base::model::Spoken;
@@ -34,7 +33,7 @@ use crate::base::model::Spoken;
 pub(crate) struct Contexts {
     config: TlsConfig,
     device_id_bytes_max: usize,
-    resumption: Resumption,
+    pub(super) resumption: Resumption,
     key_log: Arc<dyn KeyLog>,
     signing_keys: Option<Box<SigningKeys>>,
     /// The protocols of `listen.https`.
@@ -47,8 +46,8 @@ pub(crate) struct Contexts {
 }
 
 /// What sessions are resumed with, whatever the files contain.
-struct Resumption {
-    ticket_secret: Zeroizing<Vec<u8>>,
+pub(super) struct Resumption {
+    pub(super) ticket_secret: Arc<TicketSecret>,
     /// Empty while sessions are stored at this node alone.
     shared: Arc<OnceLock<Arc<dyn SharedSessions>>>,
 }
@@ -124,14 +123,7 @@ impl Contexts {
         // Only the gateway has the key of the development certificate.
         let signing_keys = signing_keys.filter(|_| development.is_none());
         tls.certificates.extend(development.iter().map(Development::config));
-        let ticket_secret = if tls.ticket_secret.is_empty() {
-            let mut secret = vec![0; SECRET_BYTES];
-            rand::fill(&mut secret).expect("the kernel has random bytes");
-            secret
-        } else {
-            tls.ticket_secret.clone().into_bytes()
-        };
-        let ticket_secret = Zeroizing::new(ticket_secret);
+        let ticket_secret = TicketSecret::new(&tls.ticket_secret);
         let resumption = Resumption { ticket_secret, shared: Arc::default() };
         let stamps_at_start = stamps(&files(&tls));
         let web_alpn = if config.http.h2 { WEB_ALPN } else { &WEB_ALPN[1..] };
@@ -192,6 +184,11 @@ impl Contexts {
     /// From here on, all nodes find the stored sessions of each other.
     pub(crate) fn share(&self, shared: Arc<dyn SharedSessions>) {
         let _ = self.resumption.shared.set(shared);
+    }
+
+    /// The policy for clients of handshakes that begin now.
+    pub(super) fn policy(&self) -> [u8; 32] {
+        self.current.load().policy
     }
 
     /// The stored sessions of handshakes that begin now.
@@ -274,11 +271,10 @@ impl Context {
         let sessions = match before {
             Some(before) if before.policy == clients.policy => Arc::clone(&before.sessions),
             Some(_) | None => Arc::new(StoredSessions {
-                local: sessions(config),
+                local: SessionCache::new(config.session_cache_max),
                 end,
                 ticketer: Arc::clone(&ticketer),
                 shared: Arc::clone(&resumption.shared),
-                stored: Stored::new(config.session_cache_max),
             }),
         };
         let parts = Parts {
@@ -366,16 +362,7 @@ fn files(config: &TlsConfig) -> Vec<PathBuf> {
         .collect()
 }
 
-fn sessions(config: &TlsConfig) -> Arc<dyn StoresServerSessions> {
-    match config.session_cache_max {
-        0 => Arc::new(NoServerSessionStorage {}),
-        max => ServerSessionMemoryCache::new(max),
-    }
-}
-
 /// The names of HTTP in ALPN, the preferred version first.
 const WEB_ALPN: &[&[u8]] = &[H2, b"http/1.1"];
 /// HTTP/2 over TLS (RFC 9113 section 3.2).
 pub(crate) const H2: &[u8] = b"h2";
-/// As long as the keys derived from it.
-const SECRET_BYTES: usize = 32;

@@ -11,12 +11,14 @@
 //! devices.
 
 mod alert;
+mod cache;
 mod certificates;
 mod config;
 mod contexts;
 mod development;
 mod expiry;
 mod failure;
+mod handover;
 mod handshake;
 mod hello;
 mod identity;

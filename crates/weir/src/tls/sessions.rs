@@ -6,13 +6,13 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rustls::server::{ProducesTickets as _, StoresServerSessions};
-use weir_engine::{Footprint, rounded};
+use weir_engine::Footprint;
 
+use super::cache::SessionCache;
 use super::hello::StoredId;
 use super::tickets::{self, Ticketer};
 use crate::observe::counters::tls::SessionLookup;
@@ -23,19 +23,11 @@ use crate::observe::counters::tls::SessionLookup;
 /// in [`Ticketer::until`].
 /// Cost: a new session that all nodes shall find is copied and sealed on the handshake's thread.
 pub(crate) struct StoredSessions {
-    pub(super) local: Arc<dyn StoresServerSessions>,
+    pub(super) local: SessionCache,
     pub(super) end: Option<Duration>,
     /// Seals what leaves this node.
     pub(super) ticketer: Arc<Ticketer>,
     pub(super) shared: Arc<OnceLock<Arc<dyn SharedSessions>>>,
-    pub(super) stored: Stored,
-}
-
-/// What has been stored so far. A full store forgets the oldest sessions.
-pub(super) struct Stored {
-    max: usize,
-    count: AtomicUsize,
-    bytes: AtomicUsize,
 }
 
 /// Sessions that all nodes of the cluster find. They are sealed.
@@ -53,12 +45,6 @@ pub(crate) trait SharedSessions: Send + Sync {
 pub(crate) type Finding<'a> =
     Pin<Box<dyn Future<Output = Result<Vec<u8>, SessionLookup>> + Send + 'a>>;
 
-impl Stored {
-    pub(super) fn new(max: usize) -> Stored {
-        Stored { max, count: AtomicUsize::new(0), bytes: AtomicUsize::new(0) }
-    }
-}
-
 impl StoredSessions {
     /// Looks up a session that this node does not know, and stores it here. `None`: no look-up is
     /// needed, or nothing is shared.
@@ -74,17 +60,13 @@ impl StoredSessions {
         let Some(session) = self.ticketer.open_session(id, &sealed) else {
             return Some(SessionLookup::Unreadable);
         };
-        self.local.put(id.to_vec(), session);
+        self.local.put(id, session);
         Some(SessionLookup::Hit)
     }
 
-    /// The sessions of this node. Their number and bytes follow from those that were stored, as the
-    /// store of rustls does not tell.
+    /// The sessions of this node.
     pub(crate) fn footprint(&self) -> Footprint {
-        let stored = self.stored.count.load(Ordering::Relaxed);
-        let bytes = self.stored.bytes.load(Ordering::Relaxed);
-        let count = stored.min(self.stored.max);
-        Footprint::new(count, bytes.checked_div(stored).unwrap_or(0) * count)
+        self.local.footprint()
     }
 
     fn is_over(&self) -> bool {
@@ -99,11 +81,7 @@ impl StoresServerSessions for StoredSessions {
         {
             shared.keep(id, sealed, Duration::from_secs(self.ticketer.lifetime().into()));
         }
-        // The store keeps each id twice: as a key, and in the order of their age.
-        let occupied = 2 * rounded(id.capacity()) + rounded(session.capacity());
-        self.stored.count.fetch_add(1, Ordering::Relaxed);
-        self.stored.bytes.fetch_add(occupied, Ordering::Relaxed);
-        self.local.put(id, session)
+        self.local.put(&id, session)
     }
 
     fn get(&self, id: &[u8]) -> Option<Vec<u8>> {

@@ -2,11 +2,14 @@
 //! sessions that are sealed in the same way.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use aws_lc_rs::{hmac, rand};
 use rustls::server::ProducesTickets;
+use zeroize::Zeroizing;
 
 use super::hello::StoredId;
 use crate::base::clock::unix_time;
@@ -22,7 +25,7 @@ use crate::base::clock::unix_time;
 /// node's clock may be ahead. A ticket has at most `TICKET_BYTES_MAX` bytes.
 /// Cost: an HMAC, a key schedule and an AES-256-GCM pass. No lock, and no rotation.
 pub(crate) struct Ticketer {
-    secret: hmac::Key,
+    secret: Arc<TicketSecret>,
     /// The policy must not have changed since a ticket was made: see [`Ticketer::new`].
     policy: [u8; 32],
     rotation: Duration,
@@ -31,22 +34,51 @@ pub(crate) struct Ticketer {
     end: Option<Duration>,
 }
 
+/// The secret of tickets.
+pub(crate) struct TicketSecret {
+    in_use: ArcSwap<(hmac::Key, Zeroizing<Vec<u8>>)>,
+    is_configured: bool,
+}
+
+impl TicketSecret {
+    /// The one of the configuration; an empty one is replaced by a random one.
+    pub(crate) fn new(configured: &str) -> Arc<TicketSecret> {
+        let mut secret = Zeroizing::new(configured.as_bytes().to_vec());
+        let is_configured = !secret.is_empty();
+        if !is_configured {
+            secret.resize(SECRET_BYTES, 0);
+            rand::fill(&mut secret).expect("the kernel has random bytes");
+        }
+        Arc::new(TicketSecret { in_use: ArcSwap::from_pointee(keyed(secret)), is_configured })
+    }
+
+    /// The secret, if it is a random one.
+    pub(super) fn export(&self) -> Option<Zeroizing<Vec<u8>>> {
+        (!self.is_configured).then(|| self.in_use.load().1.clone())
+    }
+
+    /// Uses the random secret of another process, unless the configuration has one.
+    pub(super) fn import(&self, secret: Zeroizing<Vec<u8>>) {
+        if !self.is_configured {
+            self.in_use.store(Arc::new(keyed(secret)));
+        }
+    }
+}
+
+fn keyed(secret: Zeroizing<Vec<u8>>) -> (hmac::Key, Zeroizing<Vec<u8>>) {
+    (hmac::Key::new(hmac::HMAC_SHA256, &secret), secret)
+}
+
 impl Ticketer {
     /// `secret` is shared by the fleet. `policy` is a digest of the rules for clients: a client
     /// that was admitted under other rules is checked again.
     pub(crate) fn new(
-        secret: &[u8],
+        secret: &Arc<TicketSecret>,
         policy: [u8; 32],
         rotation: Duration,
         now: fn() -> Duration,
     ) -> Ticketer {
-        Ticketer {
-            secret: hmac::Key::new(hmac::HMAC_SHA256, secret),
-            policy,
-            rotation,
-            now,
-            end: None,
-        }
+        Ticketer { secret: Arc::clone(secret), policy, rotation, now, end: None }
     }
 
     /// Accepts no ticket after `end`, the end of a revocation list. A resumed session's client is
@@ -71,7 +103,7 @@ impl Ticketer {
     }
 
     fn key(&self, (label, id): Purpose<'_>, header: &[u8]) -> Option<LessSafeKey> {
-        let mut context = hmac::Context::with_key(&self.secret);
+        let mut context = hmac::Context::with_key(&self.secret.in_use.load().0);
         context.update(label);
         context.update(&self.policy);
         context.update(header);
@@ -160,6 +192,8 @@ const SALT_BYTES: usize = 16;
 /// Version, period, salt.
 const HEADER_BYTES: usize = 1 + 8 + SALT_BYTES;
 const TAG_BYTES: usize = 16;
+/// Of a random secret: as long as the keys derived from it.
+const SECRET_BYTES: usize = 32;
 const OVERHEAD_BYTES: usize = HEADER_BYTES + NONCE_LEN + TAG_BYTES;
 /// A ticket contains the client's certificate chain. A client with a longer chain makes a full
 /// handshake each time.
@@ -180,7 +214,8 @@ mod tests {
 
     fn node(secret: &[u8], policy: u8) -> Ticketer {
         let now = || Duration::from_secs(NOW.get());
-        Ticketer::new(secret, [policy; 32], Duration::from_secs(6 * HOUR), now)
+        let secret = TicketSecret::new(std::str::from_utf8(secret).unwrap());
+        Ticketer::new(&secret, [policy; 32], Duration::from_secs(6 * HOUR), now)
     }
 
     fn at(hours: u64) {

@@ -2,6 +2,7 @@
 //!
 //! The configuration can be replaced while requests run; see [`AdminAccess::replace`].
 
+mod handover;
 mod sessions;
 
 use std::net::IpAddr;

@@ -36,6 +36,14 @@ pub(crate) struct Session {
     ended: watch::Sender<bool>,
 }
 
+/// An open session, as it moves to another process. Its streams stay behind.
+pub(super) struct Opened<'a> {
+    pub(super) digest: Digest,
+    pub(super) caller: &'a Arc<Caller>,
+    pub(super) began: Duration,
+    pub(super) used_ms: u64,
+}
+
 /// The permission for a stream: it ends with the token or the session that has opened it.
 pub(crate) struct Lease {
     ended: watch::Receiver<bool>,
@@ -87,6 +95,40 @@ impl Sessions {
         let found = open.iter().find(|session| bool::from(session.digest.ct_eq(&digest)))?;
         found.use_now(now);
         Some(Arc::clone(found))
+    }
+
+    /// Calls `each` for the open sessions.
+    pub(super) fn export<T>(&self, each: impl Fn(Opened<'_>) -> T) -> Vec<T> {
+        let open = self.lock();
+        let opened = |session: &Arc<Session>| {
+            // An open stream is a use.
+            let used = if session.is_streaming() { now() } else { session.used() };
+            each(Opened {
+                digest: session.digest,
+                caller: &session.caller,
+                began: session.began,
+                used_ms: millis(used),
+            })
+        };
+        open.iter().map(opened).collect()
+    }
+
+    /// Goes on with a session of another process; `false`: there are too many.
+    pub(super) fn import(&self, opened: Opened<'_>) -> bool {
+        let Opened { digest, caller, began, used_ms } = opened;
+        let mut open = self.lock();
+        if open.len() == SESSIONS_MAX {
+            return false;
+        }
+        open.push(Arc::new(Session {
+            digest,
+            caller: Arc::clone(caller),
+            began,
+            used_ms: AtomicU64::new(used_ms),
+            streams: AtomicUsize::new(0),
+            ended: watch::Sender::new(false),
+        }));
+        true
     }
 
     pub(super) fn end(&self, session: &Session) {

@@ -183,6 +183,23 @@ impl Stripe {
     }
 }
 
+impl Conns {
+    fn last(&self) -> Option<(AcceptOrder, ConnId)> {
+        self.get(self.len().checked_sub(1)?)
+    }
+
+    /// Adds the newest one.
+    fn push(&mut self, order: AcceptOrder, conn: ConnId) {
+        match self {
+            Conns::None => *self = Conns::One(OrderBytes::of(order), conn),
+            Conns::One(first, oldest) => {
+                *self = Conns::Many(Box::new(vec![(first.unpacked(), *oldest), (order, conn)]));
+            }
+            Conns::Many(conns) => conns.push((order, conn)),
+        }
+    }
+}
+
 /// The records in the order of their places.
 fn records_of(stripe: &v1::DeviceStripe) -> Result<Vec<Record>, NotUnderstood> {
     let count = stripe.id_bytes.len();
@@ -199,16 +216,14 @@ fn records_of(stripe: &v1::DeviceStripe) -> Result<Vec<Record>, NotUnderstood> {
             .ok_or_else(|| refused("devices.id_bytes", *bytes))?;
         ids = rest;
         let mut conns = Conns::None;
-        let mut last = AcceptOrder(0);
-        for _ in 0..*conn_count {
-            let (order, conn) =
+        for nth in 0..*conn_count {
+            let entry =
                 entries.next().ok_or_else(|| refused("devices.conn_counts", *conn_count))?;
-            let order = checked_order(*order)?;
-            if order < last {
+            let (order, conn) = (checked_order(*entry.0)?, ConnId::from_u64(*entry.1));
+            if nth > 0 && conns.last().is_none_or(|(last, _)| last > order) {
                 return Err(refused("devices.orders", order.0));
             }
-            last = order;
-            conns.insert(order, ConnId::from_u64(*conn));
+            conns.push(order, conn);
         }
         if matches!(conns, Conns::None) {
             return Err(refused("devices.conn_counts", *conn_count));

@@ -17,6 +17,7 @@
 //! | `level` | how much is in use |
 
 mod exchange;
+mod handover;
 mod level;
 mod routes;
 mod table;
@@ -35,6 +36,7 @@ use crate::base::config::Config;
 use crate::base::mailboxes::Mailboxes;
 use crate::observe::counters::Counters;
 use crate::observe::counters::calls::{CallDirection, CallLimit, CallOutcome};
+pub(crate) use handover::{MovedCall, MovedCalls};
 use level::{Level, Share};
 pub(crate) use routes::CallRoute;
 use routes::Rules;

@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use tokio::sync::oneshot;
 use weir_engine::{ConnId, Footprint, rounded, rounded_table};
+use weir_wire::handover::v1;
 use weir_wire::v1::Answer;
 
 /// The connections that answer calls, and the calls of all connections that go on.
@@ -137,6 +138,66 @@ impl Table {
     /// Ends a call that the connection has not answered; `false`: it has ended before.
     pub(super) fn give_up(&self, conn: ConnId, id: u32) -> bool {
         self.take_asked(conn, id).is_some()
+    }
+
+    /// The connections with entries, and the calls that go on.
+    pub(super) fn export(&self) -> v1::Calls {
+        let mut calls = v1::Calls::default();
+        for shard in 0..self.shards.len() {
+            for (conn, entry) in &*self.lock(shard) {
+                let conn = conn.to_u64();
+                calls.conns.push(conn);
+                calls.answer_calls.push(entry.answers_calls);
+                calls.last.push(entry.last);
+                let Some(going) = &entry.going else { continue };
+                calls.own_conns.extend(going.own.iter().map(|_| conn));
+                calls.own_ids.extend(going.own.iter().map(|(id, _)| *id));
+                calls.asked_conns.extend(going.asked.iter().map(|_| conn));
+                calls.asked_ids.extend(going.asked.iter().map(|(id, _)| *id));
+            }
+        }
+        calls
+    }
+
+    /// Adds a connection of another process; `false`: it is here already, or its shard is not.
+    pub(super) fn import(&self, conn: ConnId, answers_calls: bool, last: u32) -> bool {
+        if conn.shard() >= self.shards.len() {
+            return false;
+        }
+        let entry = Entry { answers_calls, last, going: None };
+        self.lock(conn.shard()).insert(conn, entry).is_none()
+    }
+
+    /// Adds a call of a device that has begun in another process. `None`: there is no such
+    /// connection, or it has such a call.
+    pub(super) fn import_own(
+        &self,
+        conn: ConnId,
+        id: u32,
+    ) -> Option<oneshot::Receiver<Infallible>> {
+        self.import_call(conn, id, |going| &mut going.own)
+    }
+
+    /// The same with a call that a device is to answer.
+    pub(super) fn import_asked(&self, conn: ConnId, id: u32) -> Option<oneshot::Receiver<Answer>> {
+        self.import_call(conn, id, |going| &mut going.asked)
+    }
+
+    fn import_call<T>(
+        &self,
+        conn: ConnId,
+        id: u32,
+        calls: impl FnOnce(&mut Going) -> &mut Vec<(u32, oneshot::Sender<T>)>,
+    ) -> Option<oneshot::Receiver<T>> {
+        let mut entries = self.shards.get(conn.shard()).map(|_| self.lock(conn.shard()))?;
+        let entry = entries.get_mut(&conn)?;
+        let calls = calls(entry.going.get_or_insert_default());
+        if calls.iter().any(|(used, _)| *used == id) {
+            return None;
+        }
+        let (sender, receiver) = oneshot::channel();
+        calls.push((id, sender));
+        Some(receiver)
     }
 
     /// Whether the connection answers calls.

@@ -11,7 +11,7 @@ mod source;
 mod tests;
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ pub(crate) struct Notices {
     own: OwnNode,
     backends: Arc<Backends>,
     /// The time of accept order 0, in microseconds since 1970.
-    began_micros: u64,
+    began_micros: AtomicU64,
     /// Lists what stands now.
     present: OnceLock<Present>,
     tasks: Mutex<deliver::Tasks>,
@@ -131,7 +131,7 @@ impl Notices {
             file: ArcSwapOption::empty(),
             own,
             backends,
-            began_micros: u64::try_from(unix_time().as_micros()).unwrap_or(0),
+            began_micros: AtomicU64::new(u64::try_from(unix_time().as_micros()).unwrap_or(0)),
             present: OnceLock::new(),
             tasks: Mutex::default(),
         })
@@ -395,10 +395,20 @@ impl Notices {
         body.node = who.conn.node();
     }
 
+    /// The time of accept order 0, in microseconds since 1970.
+    pub(crate) fn began_micros(&self) -> u64 {
+        self.began_micros.load(Ordering::Relaxed)
+    }
+
+    /// Goes on with the orders of another process. There were no connections here so far.
+    pub(crate) fn go_on_from(&self, began_micros: u64) {
+        self.began_micros.store(began_micros, Ordering::Relaxed);
+    }
+
     /// The claim of a connection: the microsecond of its accept, since 1970. It is greater than that
     /// of every connection that its node accepted before.
     fn claim(&self, AcceptOrder(order): AcceptOrder) -> u64 {
-        self.began_micros + order
+        self.began_micros().saturating_add(order)
     }
 
     fn standing_conn(&self, Who { device, conn, order }: Who<'_>) -> Standing {

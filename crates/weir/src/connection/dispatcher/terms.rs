@@ -1,5 +1,7 @@
 //! Connections whose credentials end: the time of the end, and the grant.
 
+mod handover;
+
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 

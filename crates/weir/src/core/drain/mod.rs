@@ -9,6 +9,7 @@
 //! `steps` has the task that makes all steps but the first. A shutdown gives the shards the same
 //! command; its drain has the greatest number, so they then ignore every other.
 
+mod handover;
 mod steps;
 
 use std::sync::atomic::{AtomicU32, Ordering};

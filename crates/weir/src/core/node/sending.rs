@@ -76,7 +76,7 @@ impl SharedState {
     }
 
     /// Closes a connection that its device has replaced at another node.
-    pub(super) fn evict(&self, device: &str, conn: ConnId) {
+    pub(in crate::core) fn evict(&self, device: &str, conn: ConnId) {
         if !self.devices.evict(device, conn) {
             return;
         }

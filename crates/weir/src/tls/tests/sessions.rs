@@ -2,6 +2,8 @@
 
 use rustls::HandshakeKind;
 use rustls::client::Tls12Resumption;
+use weir_wire::ProstMessage as _;
+use weir_wire::handover::v1;
 
 use super::authority::Leaf;
 use super::*;
@@ -133,4 +135,81 @@ fn a_resumed_session_has_the_client_s_certificate() {
     let pair = shake(&contexts, &client, "gate.example").unwrap();
     assert_eq!(pair.server.handshake_kind(), Some(HandshakeKind::Resumed));
     assert_eq!(pair.server.peer_certificates(), Some(&chain[..]));
+}
+
+/// The contexts of a process that takes over from another.
+fn moved(first: &Contexts, config: &Config) -> Contexts {
+    let bytes = first.export().encode_to_vec();
+    let second = contexts(config);
+    second.import(v1::TlsSessions::decode(&*bytes).unwrap()).unwrap();
+    second
+}
+
+#[test]
+fn sessions_are_resumed_by_the_process_that_takes_over() {
+    let authority = Authority::new("ca");
+    for (secret, next) in [("", ""), (SECRET, SECRET), (SECRET, ""), ("", SECRET)] {
+        for version in TlsVersion::ALL {
+            for of_tls12 in [Tls12Resumption::SessionIdOnly, Tls12Resumption::SessionIdOrTickets] {
+                let first = contexts(&with_secret(&authority, secret));
+                let client = ClientOf { version: Some(version), ..ClientOf::default() };
+                let mut client = (*client.config(&authority)).clone();
+                client.resumption = Resumption::in_memory_sessions(8).tls12_resumption(of_tls12);
+                let client = Arc::new(client);
+                let kind = |contexts: &Contexts| {
+                    shake(contexts, &client, "gate.example").unwrap().server.handshake_kind()
+                };
+                assert_eq!(kind(&first), Some(HandshakeKind::Full));
+                let second = moved(&first, &with_secret(&authority, next));
+                // Sessions move whatever the secret is.
+                let is_stored = version == TlsVersion::Tls12
+                    && matches!(of_tls12, Tls12Resumption::SessionIdOnly);
+                let expected = match secret == next || is_stored {
+                    true => HandshakeKind::Resumed,
+                    false => HandshakeKind::Full,
+                };
+                assert_eq!(kind(&second), Some(expected), "{version:?} {of_tls12:?} {next:?}");
+                assert_eq!(kind(&second), Some(HandshakeKind::Resumed));
+                // Neither do they get lost on the way back.
+                let third = moved(&second, &with_secret(&authority, next));
+                assert_eq!(kind(&third), Some(HandshakeKind::Resumed));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_policy_that_the_new_process_does_not_have_resumes_nothing() {
+    let authority = Authority::new("ca");
+    let lax = with_secret(&authority, "");
+    let mut strict = lax.clone();
+    strict.tls.client_auth = ClientAuth::Required;
+    strict.tls.client_ca = authority.bundle();
+    for version in TlsVersion::ALL {
+        let first = contexts(&lax);
+        let client = ClientOf { version: Some(version), ..ClientOf::default() }.config(&authority);
+        assert!(shake(&first, &client, "gate.example").is_ok());
+        assert!(shake(&moved(&first, &strict), &client, "gate.example").is_err());
+    }
+}
+
+#[test]
+fn damaged_sessions_are_refused() {
+    let authority = Authority::new("ca");
+    let config = with_secret(&authority, "");
+    let exported = contexts(&config).export();
+    let damages: &[fn(&mut v1::TlsSessions)] = &[
+        |sessions| drop(sessions.ticket_secret.pop()),
+        |sessions| sessions.ids.push(vec![0; 32]),
+        |sessions| (sessions.ids, sessions.states) = (vec![vec![0; 33]], vec![vec![0]]),
+    ];
+    for (nth, damage) in damages.iter().enumerate() {
+        let mut sessions = exported.clone();
+        damage(&mut sessions);
+        assert!(contexts(&config).import(sessions).is_err(), "damage {nth}");
+    }
+    // rustls does not know this state, and makes a full handshake.
+    let mut odd = exported;
+    (odd.ids, odd.states) = (vec![vec![7; 32]], vec![vec![1, 2, 3]]);
+    contexts(&config).import(odd).unwrap();
 }

@@ -1,0 +1,146 @@
+//! What the front knows of its callers, in a process that takes over from another: devices,
+//! credentials, limits, and numbers that go on.
+
+use std::sync::atomic::Ordering;
+
+use weir_engine::Nanos;
+use weir_engine::handover::NotUnderstood;
+use weir_engine::{ConnId, Origin};
+use weir_wire::handover::v1;
+
+use crate::auth::CredentialsChange;
+use crate::auth::devices::HeldBack;
+use crate::backends::calls::MovedCalls;
+use crate::base::handover::{check_column, refused};
+use crate::core::state::SharedState;
+
+/// What remains to be done for what was taken over.
+pub(crate) struct TakenOver {
+    /// What the configuration of this process changes for the connections that move.
+    pub(crate) change: CredentialsChange,
+    /// Calls of which the other process has to hear.
+    pub(crate) calls: MovedCalls,
+}
+
+impl SharedState {
+    /// Everything but topics, shards and dispatchers. From here on devices are not revoked, and
+    /// messages with an idempotency key are refused, until [`SharedState::resume_callers`].
+    ///
+    /// The caller has exported the topics before, so that every message that they have taken has its
+    /// answer. It sees to it that shards and dispatchers rest, no drain runs, and no other
+    /// configuration is applied. The result contains keys and tokens.
+    pub(crate) fn export_callers(&self) -> v1::Callers {
+        let now = Nanos::now();
+        v1::Callers {
+            devices: Some(self.devices.export()),
+            auth: Some(self.auth.export()),
+            admin: Some(self.admin_access.export()),
+            admission: Some(self.admission.export()),
+            publish_rates: Some(self.publish_rates.export(now)),
+            datagram_rates: Some(self.datagram_rates.export(now)),
+            idempotency: Some(self.idempotency.export()),
+            clients: Some(self.clients.export()),
+            ends: Some(self.ends.export()),
+            numbers: Some(v1::Numbers {
+                message_id: self.message_ids.load(Ordering::Relaxed),
+                tickets: self.adoptions.iter().map(|adoptions| adoptions.next_ticket()).collect(),
+                drains_ended: self.drains.export_ended(),
+                drain: Some(self.drains.export()),
+                notices_began: self.notices.began_micros(),
+            }),
+            calls: Some(self.calls.export()),
+            tls: self.tls.as_ref().map(|tls| tls.contexts().export()),
+        }
+    }
+
+    /// Goes on where another process has stopped. Nothing was served here so far. Afterwards each
+    /// connection is to be counted with [`SharedState::take_over`].
+    pub(crate) fn import_callers(&self, callers: v1::Callers) -> Result<TakenOver, NotUnderstood> {
+        let config = self.config();
+        self.devices.import(part("callers.devices", callers.devices)?)?;
+        let change = self.auth.import(part("callers.auth", callers.auth)?, &config)?;
+        self.admin_access.import(part("callers.admin", callers.admin)?)?;
+        self.admission.import(part("callers.admission", callers.admission)?, &config.limits)?;
+        self.publish_rates.import(&part("callers.publish_rates", callers.publish_rates)?)?;
+        self.datagram_rates.import(&part("callers.datagram_rates", callers.datagram_rates)?)?;
+        self.idempotency.import(part("callers.idempotency", callers.idempotency)?)?;
+        self.clients.import(part("callers.clients", callers.clients)?)?;
+        self.ends.import(part("callers.ends", callers.ends)?)?;
+        self.import_numbers(&part("callers.numbers", callers.numbers)?)?;
+        let calls = self.calls.import(&part("callers.calls", callers.calls)?)?;
+        // A process without TLS has no connection whose session could be resumed here.
+        if let (Some(tls), Some(sessions)) = (&self.tls, callers.tls) {
+            tls.contexts().import(sessions)?;
+        }
+        Ok(TakenOver { change, calls })
+    }
+
+    fn import_numbers(&self, numbers: &v1::Numbers) -> Result<(), NotUnderstood> {
+        check_column("numbers.tickets", numbers.tickets.len(), self.adoptions.len())?;
+        for (adoptions, ticket) in self.adoptions.iter().zip(&numbers.tickets) {
+            adoptions.go_on_from(*ticket);
+        }
+        // Its own start may be later than all ids of the other process.
+        self.message_ids.fetch_max(numbers.message_id, Ordering::Relaxed);
+        self.notices.go_on_from(numbers.notices_began);
+        let drain = numbers.drain.as_ref().ok_or_else(|| refused("numbers.drain", 0_u32))?;
+        self.import_drain(drain, &numbers.drains_ended)
+    }
+
+    /// Counts a connection that a shard has taken over, unless it is closing: the end of that one
+    /// has been reported to the other process.
+    pub(crate) fn take_over(&self, shard: usize, origin: Origin) -> Result<(), NotUnderstood> {
+        self.admission.take_over(shard, origin)?;
+        self.clients.take_over(origin.client())
+    }
+
+    /// All connections are counted.
+    pub(crate) fn end_take_over(&self) {
+        self.clients.end_take_over();
+    }
+
+    /// Goes on here: the other process has not taken over. Called within a tokio runtime.
+    pub(crate) fn resume_callers(&self) {
+        self.idempotency.resume();
+        for held_back in self.devices.resume() {
+            self.carry_out(held_back);
+        }
+    }
+
+    /// Carries out what came for a device while the tables were handed over. Called within a tokio
+    /// runtime.
+    pub(crate) fn carry_out(&self, held_back: HeldBack) {
+        match held_back {
+            // Closes that wait for room go on by themselves. Nothing is handed over now.
+            HeldBack::Revoke(device) => drop(self.revoke_soon(&device)),
+            HeldBack::Evict(device, conn) => self.evict(&device, conn),
+        }
+    }
+}
+
+impl From<HeldBack> for v1::HeldBack {
+    fn from(held_back: HeldBack) -> v1::HeldBack {
+        match held_back {
+            HeldBack::Revoke(device) => v1::HeldBack { device: device.into(), conn: None },
+            HeldBack::Evict(device, conn) => {
+                v1::HeldBack { device: device.into(), conn: Some(conn.to_u64()) }
+            }
+        }
+    }
+}
+
+impl From<v1::HeldBack> for HeldBack {
+    fn from(v1::HeldBack { device, conn }: v1::HeldBack) -> HeldBack {
+        match conn {
+            None => HeldBack::Revoke(device.into()),
+            Some(conn) => HeldBack::Evict(device.into(), ConnId::from_u64(conn)),
+        }
+    }
+}
+
+fn part<T>(field: &'static str, part: Option<T>) -> Result<T, NotUnderstood> {
+    part.ok_or_else(|| refused(field, 0_u32))
+}
+
+#[cfg(test)]
+mod tests;
