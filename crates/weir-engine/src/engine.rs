@@ -2,8 +2,8 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -35,7 +35,13 @@ struct Handle {
     thread: Option<JoinHandle<()>>,
     wakes: Option<OwnedFd>,
     /// Lets a shard serve that has taken over. Dropped before, it ends the thread.
-    begin: Option<SyncSender<()>>,
+    begin: Mutex<Option<SyncSender<()>>>,
+}
+
+impl Handle {
+    fn take_begin(&self) -> Option<SyncSender<()>> {
+        self.begin.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
 }
 
 /// Gets what a shard takes over: a link, and what receives over it on the shard's thread.
@@ -94,10 +100,10 @@ impl Engine {
     }
 
     /// Lets the shards serve that have taken over.
-    pub fn begin(&mut self) {
-        for shard in &mut self.shards {
+    pub fn begin(&self) {
+        for shard in &self.shards {
             // A shard that has ended by itself shows that by its reports.
-            let _ = shard.begin.take().map(|begin| begin.send(()));
+            let _ = shard.take_begin().map(|begin| begin.send(()));
         }
     }
 
@@ -163,7 +169,7 @@ impl Engine {
     pub fn stop(&mut self) {
         for shard in &mut self.shards {
             let Some(thread) = shard.thread.take() else { continue };
-            shard.begin = None;
+            drop(shard.take_begin());
             while let Err(Full(_)) = shard.mailbox.try_urgent(Urgent::Stop) {
                 if thread.is_finished() {
                     break;
@@ -204,7 +210,7 @@ fn start_shard(
     let (answer, started) = sync_channel(1);
     let (opened, is_opened) = sync_channel::<()>(1);
     let (begin, begins) = sync_channel(1);
-    let begin = source.is_some().then_some(begin);
+    let begin = Mutex::new(source.is_some().then_some(begin));
     let thread = std::thread::Builder::new().name(format!("shard-{index}")).spawn(move || {
         let net = cpu.map_or(Ok(()), pin).and_then(|()| shard_side.open());
         drop(opened);

@@ -28,6 +28,8 @@ pub(crate) struct Reporter {
 /// The front's end.
 pub(crate) struct Reports {
     queue: mpsc::Receiver<Report>,
+    /// It does not keep the queue open.
+    watch: mpsc::WeakSender<Report>,
     room: Arc<Room>,
     /// Present if the shard has descriptors of its own.
     wakes: Option<Wakes>,
@@ -57,9 +59,10 @@ pub(crate) struct Room {
 pub(crate) fn queue(capacity: usize, is_woken_by_shard: bool) -> (Reporter, Reports) {
     let (sender, receiver) = mpsc::channel(capacity);
     let room = Arc::new(Room::default());
+    let watch = sender.downgrade();
     let reporter =
         Reporter { queue: sender, room: Arc::clone(&room), is_silent: false, is_woken_by_shard };
-    (reporter, Reports { queue: receiver, room, wakes: None })
+    (reporter, Reports { queue: receiver, watch, room, wakes: None })
 }
 
 impl Front for Reporter {
@@ -115,6 +118,11 @@ impl Reporter {
 impl Reports {
     pub(crate) fn room(&self) -> &Arc<Room> {
         &self.room
+    }
+
+    /// Tells others than the dispatcher whether reports wait.
+    pub(crate) fn watch(&self) -> ReportsWatch {
+        ReportsWatch(self.watch.clone())
     }
 
     /// Takes the next reports, at most [`BATCH_REPORTS`]; `false` at the end. It also delivers the
@@ -177,6 +185,17 @@ impl Reports {
         let counter = AsyncFd::with_interest(counter, Interest::READABLE)?;
         self.wakes = Some(Wakes { counter, mailbox });
         Ok(())
+    }
+}
+
+/// Whether the reports of a shard wait.
+#[derive(Debug, Clone)]
+pub(crate) struct ReportsWatch(mpsc::WeakSender<Report>);
+
+impl ReportsWatch {
+    /// Whether the dispatcher has taken every report.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.upgrade().is_none_or(|queue| queue.capacity() == queue.max_capacity())
     }
 }
 
