@@ -6,10 +6,10 @@ use prost::Message;
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=proto");
-    let descriptors = protox::compile(
-        ["weir/v1.proto", "weir/handover/v1.proto", "weir/handover/callers.proto"],
-        ["proto"],
-    )?;
+    let parts =
+        ["weir/handover/v1.proto", "weir/handover/callers.proto", "weir/handover/topics.proto"];
+    let files = std::iter::once("weir/v1.proto").chain(parts);
+    let descriptors = protox::compile(files, ["proto"])?;
     pbjson_build::Builder::new()
         .register_descriptors(&descriptors.encode_to_vec())?
         // What a later version adds is passed over, as in the protobuf form.

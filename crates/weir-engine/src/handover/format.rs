@@ -290,7 +290,7 @@ impl ItemExport {
 }
 
 impl MessageExport {
-    fn encode(self) -> v1::Message {
+    pub(super) fn encode(self) -> v1::Message {
         let (target, sender) = self.holders;
         v1::Message {
             number: self.number,
@@ -315,7 +315,7 @@ impl MessageExport {
         }
     }
 
-    fn decode(message: v1::Message) -> Result<Self, NotUnderstood> {
+    pub(super) fn decode(message: v1::Message) -> Result<Self, NotUnderstood> {
         let key = message.key_begin..message.key_end;
         if key.start > key.end || key.end as usize > message.frame.len() {
             return Err(unknown("message.key_end", message.key_end));

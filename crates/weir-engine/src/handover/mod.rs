@@ -6,6 +6,7 @@
 //! which several connections share is shared again.
 
 mod format;
+mod messages;
 
 use std::collections::HashSet;
 use std::io;
@@ -19,6 +20,7 @@ use crate::time::Nanos;
 use crate::tls::{Alert, Session};
 
 pub use format::NotUnderstood;
+pub use messages::{Claims, ImportedMessages, Messages};
 
 /// Everything that a shard knows. `S` is a socket.
 ///

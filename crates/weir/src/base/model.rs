@@ -269,6 +269,8 @@ pub(crate) enum SubscribeError {
     BrokerUnavailable,
     /// It asks for presence, and there are `presence_members_max` members.
     TooManyMembers,
+    /// Topics are being handed over to another process: it is tried again.
+    Busy,
 }
 
 /// A mailbox empties within a few turns; one second is the shortest delay that HTTP's `Retry-After`

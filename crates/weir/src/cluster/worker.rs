@@ -41,7 +41,7 @@ type Read = (Name, u64, Question);
 /// Needs of one batch, taken apart.
 #[derive(Default)]
 struct Batch {
-    joins: Vec<(Name, Question)>,
+    joins: Vec<Read>,
     leaves: Vec<Name>,
     reads: Vec<Read>,
     retries: Vec<Name>,
@@ -51,10 +51,10 @@ async fn carry_out(cluster: &Arc<Cluster>, needs: Vec<Need>, reads: &Arc<Semapho
     let mut batch = Batch::default();
     for need in needs {
         match need {
-            Need::Join(topic, question) => {
+            Need::Join(topic, after, question) => {
                 // What is left here is left before it is joined again.
                 leave_now(cluster, &mut batch.leaves).await;
-                batch.joins.push((topic, question));
+                batch.joins.push((topic, after, question));
             }
             Need::Leave(topic) => {
                 join_now(cluster, &mut batch, reads).await;
@@ -102,16 +102,14 @@ async fn join_now(cluster: &Arc<Cluster>, batch: &mut Batch, reads: &Arc<Semapho
         return;
     }
     let joins = std::mem::take(&mut batch.joins);
-    let topics = joins.iter().map(|(topic, _)| Name::clone(topic)).collect();
-    let first = joins.into_iter().map(|(topic, question)| (topic, 0, question));
-    let first: Vec<Read> = first.collect();
+    let topics = joins.iter().map(|(topic, ..)| Name::clone(topic)).collect();
     match cluster.broker.join(topics).await {
         Ok(()) => {
-            for part in first.chunks(QUERIES_MAX) {
+            for part in joins.chunks(QUERIES_MAX) {
                 read_soon(cluster, part.to_vec(), reads).await;
             }
         }
-        Err(error) => fail(cluster, first, &error),
+        Err(error) => fail(cluster, joins, Need::Join, &error),
     }
 }
 
@@ -134,13 +132,18 @@ async fn read_soon(cluster: &Arc<Cluster>, topics: Vec<Read>, reads: &Arc<Semaph
                     cluster.router.handle_history(topic, *question, history);
                 }
             }
-            Err(error) => fail(&cluster, topics, &error),
+            Err(error) => fail(&cluster, topics, Need::Read, &error),
         }
     });
 }
 
-/// Tells topics that the broker has not answered; those that are followed are read again later.
-fn fail(cluster: &Arc<Cluster>, topics: Vec<Read>, error: &Error) {
+/// Tells topics that the broker has not answered; those that are followed need the same again later.
+fn fail(
+    cluster: &Arc<Cluster>,
+    topics: Vec<Read>,
+    need: fn(Name, u64, Question) -> Need,
+    error: &Error,
+) {
     debug!(%error, topics = topics.len(), "the broker did not tell what topics hold");
     let router = Arc::clone(&cluster.router);
     let is_asked = |(topic, _, question): &Read| router.handle_failure(topic, *question);
@@ -149,7 +152,7 @@ fn fail(cluster: &Arc<Cluster>, topics: Vec<Read>, error: &Error) {
         tokio::spawn(async move {
             sleep(FAILURE_DELAY).await;
             for (topic, after, question) in again {
-                router.needs().push(Need::Read(topic, after, question));
+                router.needs().push(need(topic, after, question));
             }
         });
     }

@@ -4,6 +4,8 @@
 //! that this node has subscribers or has none any more; it says which node begins or ends the
 //! occupancy, and that node tells the receivers.
 
+mod handover;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -39,6 +41,8 @@ struct Attended {
     /// The broker may have forgotten it.
     again: bool,
     is_listed: bool,
+    /// The broker is being told.
+    is_asked: bool,
     /// The newest occupancies of which this node has told the begin and the end.
     begun: u64,
     ended: u64,
@@ -103,6 +107,7 @@ impl Table {
                 }
                 continue;
             }
+            attended.is_asked = true;
             taken.push(Attendance { topic, is_attended, is_sure: attended.known.is_some() });
         }
         taken
@@ -111,7 +116,7 @@ impl Table {
     /// Takes what the broker has answered, and gives what has not been told yet.
     fn answer(&mut self, asked: &Attendance, answer: Occupancy) -> Occupancy {
         let Some(attended) = self.topics.get_mut(&asked.topic) else { return answer };
-        attended.known = Some(asked.is_attended);
+        (attended.known, attended.is_asked) = (Some(asked.is_attended), false);
         let newer = |number: Option<u64>, told: &mut u64| {
             number.filter(|number| std::mem::replace(told, (*told).max(*number)) < *number)
         };
@@ -128,7 +133,7 @@ impl Table {
     fn fail(&mut self, asked: &[Attendance]) {
         for Attendance { topic, .. } in asked {
             if let Some(attended) = self.topics.get_mut(topic) {
-                attended.known = None;
+                (attended.known, attended.is_asked) = (None, false);
                 self.list(topic);
             }
         }
@@ -211,7 +216,8 @@ impl Router {
     /// Takes changes for the broker, at most `limit`. Each goes back by
     /// [`Router::handle_occupancies`].
     pub(crate) fn take_attendances(&self, limit: usize) -> Vec<Attendance> {
-        lock(&self.attendances.table).take(limit)
+        let mut table = lock(&self.attendances.table);
+        if self.is_still() { Vec::new() } else { table.take(limit) }
     }
 
     /// Takes the broker's answers, and tells the receivers what this node is to tell. `None`: the
@@ -220,8 +226,16 @@ impl Router {
         let Some(answers) = answers else {
             return lock(&self.attendances.table).fail(asked);
         };
-        for (asked, answer) in asked.iter().zip(answers) {
-            let Occupancy { begun, ended } = lock(&self.attendances.table).answer(asked, answer);
+        for (place, (each, answer)) in asked.iter().zip(answers).enumerate() {
+            let told = {
+                let mut table = lock(&self.attendances.table);
+                if self.is_still() {
+                    // Who takes over asks again, and tells.
+                    return table.fail(&asked[place..]);
+                }
+                table.answer(each, answer)
+            };
+            let Occupancy { begun, ended } = told;
             let Some(notices) = self.notices.get() else { return };
             let begin = begun.map(|begun| (begun, true));
             let end = ended.map(|ended| (ended, false));
@@ -230,8 +244,8 @@ impl Router {
             told.sort_unstable_by_key(|told| told.map(|(number, is_begin)| (number, !is_begin)));
             for (number, is_begin) in told.into_iter().flatten() {
                 match is_begin {
-                    true => notices.occupied_in_cluster(&asked.topic, number),
-                    false => notices.vacated_in_cluster(&asked.topic, number),
+                    true => notices.occupied_in_cluster(&each.topic, number),
+                    false => notices.vacated_in_cluster(&each.topic, number),
                 }
             }
         }

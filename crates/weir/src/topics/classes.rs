@@ -1,11 +1,15 @@
 //! Topic classes as the router uses them: with parsed patterns and resolved settings.
 
+mod handover;
+
 use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use weir_engine::{Priority, SlowPolicy, TopicMessage};
+
+pub(super) use handover::Use;
 
 use super::ticker::Ticker;
 use super::{MessagePosition, RouteError};
@@ -83,9 +87,30 @@ pub(crate) struct Classes {
     patterns: Box<[Option<Box<str>>]>,
 }
 
+/// What a topic that exists keeps of its class.
+///
+/// Its scope and its presence stay, because the topic has state for them; so do its priority and its
+/// slow policy, because messages of a topic must not overtake each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Fixed {
+    pub(super) is_cluster: bool,
+    pub(super) presence: bool,
+    pub(super) priority: Priority,
+    pub(super) slow: SlowPolicy,
+}
+
+/// The numbers of classes.
+struct Numbering {
+    /// Of the classes in use.
+    classes: Vec<(Box<str>, u16)>,
+    of_default: u16,
+    /// Of each number, also of those that rest.
+    patterns: Box<[Option<Box<str>>]>,
+}
+
 /// Chooses a number for each pattern.
-struct Numbers<'a> {
-    before: Option<&'a Classes>,
+struct Numbers {
+    before: Option<Numbering>,
     patterns: Box<[Option<Box<str>>]>,
     taken: HashSet<u16>,
     first_of_default: u16,
@@ -111,7 +136,8 @@ impl Classes {
             }
             ticker
         };
-        let mut numbers = Numbers::new(config, before);
+        let before = before.map(Classes::numbering);
+        let mut numbers = Numbers::new(config.topic_classes.len(), before);
         let mut class = |class: &TopicClass| {
             let number = numbers.of(&class.pattern, &is_unused);
             let ticker = (!class.tick.is_zero()).then(|| ticker(class.tick));
@@ -127,6 +153,15 @@ impl Classes {
             ..made.with_hooks(&default, &config.hooks)
         };
         Self { ordered, default: Arc::new(default), tickers, patterns: numbers.patterns }
+    }
+
+    fn numbering(&self) -> Numbering {
+        let classes = self.ordered.iter();
+        Numbering {
+            classes: classes.map(|class| (class.pattern.as_str().into(), class.number)).collect(),
+            of_default: self.default.number,
+            patterns: self.patterns.clone(),
+        }
     }
 
     /// The first class whose pattern fits the name.
@@ -148,26 +183,26 @@ impl Classes {
     }
 }
 
-impl<'a> Numbers<'a> {
-    fn new(config: &Config, before: Option<&'a Classes>) -> Numbers<'a> {
-        let patterns = match before {
+impl Numbers {
+    fn new(classes: usize, before: Option<Numbering>) -> Numbers {
+        let patterns = match &before {
             Some(before) => before.patterns.clone(),
             None => vec![None; CLASS_NUMBERS].into(),
         };
         // The numbers of the classes in use are not given to other patterns: their topics move now.
-        let in_use = before.into_iter().flat_map(|before| before.ordered.iter());
-        let mut taken: HashSet<u16> = in_use.map(|class| class.number).collect();
+        let in_use = before.iter().flat_map(|before| before.classes.iter());
+        let mut taken: HashSet<u16> = in_use.map(|(_, number)| *number).collect();
         // Numbers begin with the order of the file.
-        let first_of_default = u16::try_from(config.topic_classes.len() + 1).unwrap_or(0);
-        taken.insert(before.map_or(first_of_default, |before| before.default.number));
+        let first_of_default = u16::try_from(classes + 1).unwrap_or(0);
+        taken.insert(before.as_ref().map_or(first_of_default, |before| before.of_default));
         Numbers { before, patterns, taken, first_of_default }
     }
 
     fn of(&mut self, pattern: &str, is_unused: &impl Fn(u16) -> bool) -> u16 {
-        let is_it = |class: &&Arc<Class>| class.pattern.as_str() == pattern;
-        let kept = self.before.and_then(|before| before.ordered.iter().find(is_it));
-        if let Some(kept) = kept {
-            return kept.number;
+        let is_it = |class: &&(Box<str>, u16)| *class.0 == *pattern;
+        let kept = self.before.as_ref().and_then(|before| before.classes.iter().find(is_it));
+        if let Some((_, number)) = kept {
+            return *number;
         }
         let free = (1u16..).zip(&self.patterns[1..]);
         let free = free.filter(|(number, _)| !self.taken.contains(number));
@@ -183,8 +218,8 @@ impl<'a> Numbers<'a> {
     }
 
     fn of_default(&mut self) -> u16 {
-        let number = match self.before {
-            Some(before) => before.default.number,
+        let number = match &self.before {
+            Some(before) => before.of_default,
             None => self.first_of_default,
         };
         self.take(number, "*")
@@ -261,16 +296,18 @@ impl Class {
         }
     }
 
-    /// This class for a topic that exists and has had the class `before`.
-    ///
-    /// Its scope and its presence stay, because the topic has state for them; so do its priority and
-    /// its slow policy, because messages of a topic must not overtake each other.
-    pub(super) fn in_place_of(self: &Arc<Class>, before: &Class) -> Arc<Class> {
-        let fixed = |class: &Class| (class.is_cluster, class.presence, class.priority, class.slow);
-        if fixed(self) == fixed(before) {
+    /// What topics of this class keep.
+    pub(super) fn fixed(&self) -> Fixed {
+        let Class { is_cluster, presence, priority, slow, .. } = *self;
+        Fixed { is_cluster, presence, priority, slow }
+    }
+
+    /// This class for a topic that exists and keeps this of its class before.
+    pub(super) fn in_place_of(self: &Arc<Class>, fixed: Fixed) -> Arc<Class> {
+        if self.fixed() == fixed {
             return Arc::clone(self);
         }
-        let Class { is_cluster, presence, priority, slow, .. } = *before;
+        let Fixed { is_cluster, presence, priority, slow } = fixed;
         Arc::new(Class { is_cluster, presence, priority, slow, ..(**self).clone() })
     }
 
@@ -363,11 +400,11 @@ mod tests {
         };
         let before = of(class(true, Priority::Low, SlowPolicy::Conflate));
         let after = of(class(false, Priority::High, SlowPolicy::Close));
-        let moved = after.in_place_of(&before);
+        let moved = after.in_place_of(before.fixed());
         let fixed = (moved.presence, moved.priority, moved.slow);
         assert_eq!(fixed, (true, Priority::Low, SlowPolicy::Conflate));
         assert!(moved.history);
-        assert!(Arc::ptr_eq(&after, &after.in_place_of(&after)));
+        assert!(Arc::ptr_eq(&after, &after.in_place_of(after.fixed())));
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! Members of one topic, by shard.
 
+use weir_engine::handover::NotUnderstood;
 use weir_engine::rounded;
+
+use super::handover::unknown;
 
 /// Members by shard.
 ///
@@ -43,6 +46,26 @@ impl ShardCounts {
                 counts[shard] = counts[shard].max(1) + 1;
             }
         }
+    }
+
+    /// Shards that have or had members, in the order in which they did, and how many they have.
+    pub(super) fn export(&self) -> impl Iterator<Item = (u32, u32)> {
+        self.entries().map(|(shard, count)| (u32::from(narrow(shard)), count))
+    }
+
+    /// A shard that has or had members in another process.
+    pub(super) fn import(&mut self, shard: usize, count: u32) -> Result<(), NotUnderstood> {
+        let is_known = self.known().any(|known| known == shard);
+        let sum = u64::from(self.total()) + u64::from(count);
+        if is_known || sum > u64::from(u32::MAX / 4) {
+            return Err(unknown("topic.members", count));
+        }
+        self.add(shard);
+        match self {
+            ShardCounts::Few { known, counts, .. } => counts[usize::from(*known) - 1] = count,
+            ShardCounts::Many(counts) => counts[shard] = count + 1,
+        }
+        Ok(())
     }
 
     /// One member less on `shard`.

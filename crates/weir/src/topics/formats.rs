@@ -3,8 +3,10 @@
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use weir_engine::Message;
+use weir_engine::handover::NotUnderstood;
 use weir_wire::format::Format;
 
+use super::handover::{narrow, unknown};
 use crate::observe::counters::Counters;
 
 /// Formats, other than frames of a stream, that some subscriber has asked for since the topic
@@ -23,6 +25,19 @@ impl Formats {
     pub(crate) fn add(&mut self, format: Format) {
         if format != Format::Stream {
             self.0 |= 1 << format.index();
+        }
+    }
+
+    pub(super) fn export(self) -> u32 {
+        self.0.into()
+    }
+
+    pub(super) fn import(formats: u32) -> Result<Formats, NotUnderstood> {
+        let mut known = Formats::default();
+        Format::ALL.into_iter().for_each(|format| known.add(format));
+        match narrow::<u8>("topic.formats", formats)? {
+            formats if formats & !known.0 == 0 => Ok(Formats(formats)),
+            formats => Err(unknown("topic.formats", formats)),
         }
     }
 

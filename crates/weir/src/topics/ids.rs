@@ -1,13 +1,16 @@
 //! Ids of topics: dense, and used again only after every shard has forgotten the topic.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
 use tokio::sync::Notify;
+use weir_engine::handover::NotUnderstood;
 use weir_engine::{TopicId, rounded, rounded_table};
+use weir_wire::handover::v1;
 
 use super::Topic;
+use super::handover::{Shards, narrow, pairs, unknown};
 
 /// Topics by id.
 ///
@@ -126,6 +129,70 @@ impl Ids {
 
     pub(super) async fn due(&self) {
         self.due.notified().await;
+    }
+
+    /// What is left to tell when each topic tells its own id.
+    pub(super) fn export(&self) -> v1::TopicIds {
+        let table = self.table.read().expect(NO_PANIC);
+        let mut retiring: Vec<(u32, u32)> = table
+            .retiring
+            .iter()
+            .map(|(id, shards)| (id.0, u32::try_from(*shards).unwrap_or(u32::MAX)))
+            .collect();
+        retiring.sort_unstable();
+        let waiting = self.waiting();
+        let shard = |shard| u32::try_from(shard).unwrap_or(u32::MAX);
+        let waiting = waiting.iter().flat_map(|one| [one.topic.0, shard(one.shard)]);
+        v1::TopicIds {
+            used: u32::try_from(table.used).unwrap_or(u32::MAX),
+            free: table.free.iter().map(|id| id.0).collect(),
+            retiring: retiring.into_iter().flat_map(|(id, shards)| [id, shards]).collect(),
+            waiting: waiting.collect(),
+        }
+    }
+
+    /// Takes the ids of another process, and its topics in the order of theirs, even beyond the
+    /// limit.
+    pub(super) fn import(
+        &self,
+        ids: v1::TopicIds,
+        topics: &[Arc<Topic>],
+        shards: Shards,
+    ) -> Result<(), NotUnderstood> {
+        let v1::TopicIds { used, free, retiring, waiting } = ids;
+        let mut table = Table { free: free.into_iter().map(TopicId).collect(), ..Table::default() };
+        let mut kinds = HashSet::new();
+        for (id, count) in pairs("topic_ids.retiring", &retiring)? {
+            let count = narrow("topic_ids.retiring", count)?;
+            table.retiring.insert(TopicId(id), count);
+        }
+        let live = topics.iter().map(|topic| topic.id);
+        let all = live.chain(table.free.iter().copied()).chain(table.retiring.keys().copied());
+        let all = all.inspect(|id| {
+            kinds.insert(*id);
+        });
+        // Each id is in one of the three.
+        let (count, highest) = (all.count(), kinds.iter().max().map_or(0, |id| id.0 as usize + 1));
+        if count != kinds.len() || count != used as usize || highest != count {
+            return Err(unknown("topic_ids.used", used));
+        }
+        let chunk = || Box::new([const { None }; CHUNK]);
+        table.chunks.extend(std::iter::repeat_with(chunk).take(count.div_ceil(CHUNK)));
+        table.used = count;
+        for topic in topics {
+            *table.slot_mut(topic.id) = Some(Arc::clone(topic));
+        }
+        for (id, shard) in pairs("topic_ids.waiting", &waiting)? {
+            let topic = TopicId(id);
+            if !table.retiring.contains_key(&topic) {
+                return Err(unknown("topic_ids.waiting", id));
+            }
+            let shard = shards.index("topic_ids.waiting", shard)?;
+            self.waiting().push_back(Retirement { topic, shard });
+            self.due.notify_one();
+        }
+        *self.table.write().expect(NO_PANIC) = table;
+        Ok(())
     }
 
     /// Some of the topics, a chunk of ids at a time; `None` behind the last chunk.

@@ -14,6 +14,7 @@ mod counts;
 mod destination;
 mod follow;
 mod formats;
+mod handover;
 mod history;
 mod ids;
 mod listing;
@@ -40,7 +41,7 @@ use crate::backends::notices::Notices;
 use crate::base::clock::unix_millis;
 use crate::base::config::Config;
 use crate::base::mailboxes::{self, Credits, Mailboxes, Publisher};
-use crate::base::model::TopicNameError;
+use crate::base::model::{SubscribeError, TopicNameError};
 use crate::limits::bucket::Bucket;
 use crate::observe::counters::Counters;
 use attendance::Attendances;
@@ -51,6 +52,7 @@ use follow::{ClusterTopic, Needs};
 pub(crate) use follow::{Envelope, Followed, Need, Question, Replay, SeededBug};
 use formats::Formats;
 pub(crate) use formats::SharedFormats;
+use handover::Gate;
 pub(crate) use history::{Found, History, Range};
 use ids::Ids;
 pub(crate) use ids::Retirement;
@@ -78,6 +80,7 @@ pub(crate) struct Router {
     hasher: RandomState,
     stripes: Box<[Mutex<HashTable<Arc<Topic>>>]>,
     ids: Ids,
+    gate: Gate,
     classes: ArcSwap<Classes>,
     tickers: Tickers,
     /// Whether topics can belong to a cluster.
@@ -185,7 +188,7 @@ pub(crate) struct Routed {
 /// The reason for a refused publish. The router has pushed nothing and used no offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RouteError {
-    /// A shard's mailbox is full.
+    /// A shard's mailbox is full, or the router stands still.
     Busy,
     /// The byte budget has no room for the message.
     Budget,
@@ -198,6 +201,33 @@ pub(crate) enum RouteError {
     /// The message would begin a topic, but `topics_max` topics exist, or half as many without
     /// subscribers.
     TooManyTopics,
+}
+
+/// Why a topic does not begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum NotBegun {
+    /// The router stands still.
+    Still,
+    /// There are too many.
+    TooMany,
+}
+
+impl From<NotBegun> for RouteError {
+    fn from(error: NotBegun) -> RouteError {
+        match error {
+            NotBegun::Still => RouteError::Busy,
+            NotBegun::TooMany => RouteError::TooManyTopics,
+        }
+    }
+}
+
+impl From<NotBegun> for SubscribeError {
+    fn from(error: NotBegun) -> SubscribeError {
+        match error {
+            NotBegun::Still => SubscribeError::Busy,
+            NotBegun::TooMany => SubscribeError::TooManyTopics,
+        }
+    }
 }
 
 impl Router {
@@ -214,6 +244,7 @@ impl Router {
             hasher: RandomState::new(),
             stripes: (0..STRIPES).map(|_| Mutex::default()).collect(),
             ids: Ids::new(config.limits.topics_max),
+            gate: Gate::default(),
             tickers: Tickers::new(classes.tickers()),
             classes: ArcSwap::from_pointee(classes),
             has_broker,
@@ -264,6 +295,9 @@ impl Router {
                 },
             };
             let mut state = topic.lock();
+            if self.is_still() {
+                return Err(RouteError::Busy);
+            }
             if state.ended {
                 drop(state);
                 destination = self.destination(name);
@@ -304,10 +338,13 @@ impl Router {
                     if self.unattended.load(Ordering::Relaxed) >= self.unattended_max() {
                         return Err(RouteError::TooManyTopics);
                     }
-                    self.find_or_begin(name).ok_or(RouteError::TooManyTopics)?
+                    self.find_or_begin(name)?
                 }
             };
             let mut state = topic.lock();
+            if self.is_still() {
+                return Err(RouteError::Busy);
+            }
             if state.ended {
                 drop(state);
                 destination = self.destination(name);
@@ -334,12 +371,13 @@ impl Router {
     ) -> Result<Option<Arc<Topic>>, RouteError> {
         class.check_length(offer.frame_bytes)?;
         if class.retention.is_none() {
-            return Ok(None);
+            // A subscription may wait.
+            return if self.is_still() { Err(RouteError::Busy) } else { Ok(None) };
         }
         if self.unattended.load(Ordering::Relaxed) >= self.unattended_max() {
             return Err(RouteError::TooManyTopics);
         }
-        self.find_or_begin(name).map(Some).ok_or(RouteError::TooManyTopics)
+        Ok(Some(self.find_or_begin(name)?))
     }
 
     /// Accepts a message under its topic's lock, or refuses it and changes nothing.
@@ -431,7 +469,7 @@ impl Router {
 
     /// Repeats the retirements that found a full mailbox; `false` while some mailbox is still full.
     pub(crate) fn retry_retirements(&self) -> bool {
-        self.ids.retry(|retirement| self.push_retire(retirement))
+        !self.is_still() && self.ids.retry(|retirement| self.push_retire(retirement))
     }
 
     /// Waits until a retirement has found a full mailbox.
@@ -489,22 +527,25 @@ impl Router {
         lock(self.stripe(hash)).find(hash, |topic| topic.name.as_ref() == name).cloned()
     }
 
-    /// `None` if there are too many topics.
-    fn find_or_begin(&self, name: &str) -> Option<Arc<Topic>> {
+    fn find_or_begin(&self, name: &str) -> Result<Arc<Topic>, NotBegun> {
         let hash = self.hasher.hash_one(name);
         let mut stripe = lock(self.stripe(hash));
         if let Some(topic) = stripe.find(hash, |topic| topic.name.as_ref() == name) {
-            return Some(Arc::clone(topic));
+            return Ok(Arc::clone(topic));
+        }
+        if self.is_still() {
+            return Err(NotBegun::Still);
         }
         // Outside the lock of the ids, because there may be many patterns.
         let class = Arc::clone(self.classes.load().of(name));
         let topic = self.ids.begin(|id| {
             let state = Mutex::new(State::new(&class));
             Arc::new(Topic { name: name.into(), id, class: ArcSwap::new(class), state })
-        })?;
+        });
+        let topic = topic.ok_or(NotBegun::TooMany)?;
         let rehash = |topic: &Arc<Topic>| self.hasher.hash_one(topic.name.as_ref());
         stripe.insert_unique(hash, Arc::clone(&topic), rehash);
-        Some(topic)
+        Ok(topic)
     }
 
     fn stripe(&self, hash: u64) -> &Mutex<HashTable<Arc<Topic>>> {
@@ -566,8 +607,13 @@ impl State {
 
     /// Offset of the last message sent.
     fn sent(&self, class: &Class) -> u64 {
+        self.sent_with(class.tick.is_some())
+    }
+
+    /// The same for a topic that has ticks, or has none.
+    fn sent_with(&self, has_ticks: bool) -> u64 {
         match &self.extra {
-            Some(extra) if class.tick.is_some() || !extra.tick.is_empty() => extra.tick.sent(),
+            Some(extra) if has_ticks || !extra.tick.is_empty() => extra.tick.sent(),
             Some(_) | None => self.offset,
         }
     }

@@ -7,11 +7,18 @@ use std::sync::atomic::Ordering;
 use tokio::task::coop;
 use weir_engine::{Budget, ConnId, MessagePlace, TopicId};
 
-use super::{Class, Classes, Router, Topic, lock};
+use super::{Class, Classes, Router, State, Topic, lock};
 use crate::base::config::Config;
 
 /// Classes that are not in use yet.
 pub(crate) struct NextClasses(Arc<Classes>);
+
+/// What a topic had from its class before.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Had {
+    pub(super) ticks: bool,
+    pub(super) retention: bool,
+}
 
 impl Router {
     /// Changes the limits for further topics, subscriptions and messages.
@@ -60,6 +67,7 @@ impl Router {
             // A topic that begins later finds the new classes: it does so under this lock.
             let topics: Vec<Arc<Topic>> = lock(stripe).iter().cloned().collect();
             for topic in topics {
+                self.serving().await;
                 if !self.move_topic(&topic, next.of(&topic.name)) {
                     changed.insert(topic.id);
                 }
@@ -77,7 +85,7 @@ impl Router {
     fn move_topic(&self, topic: &Arc<Topic>, class: &Arc<Class>) -> bool {
         let mut state = topic.lock();
         let before = Arc::clone(&topic.class());
-        let class = class.in_place_of(&before);
+        let class = class.in_place_of(before.fixed());
         if state.ended {
             return true;
         }
@@ -85,27 +93,33 @@ impl Router {
         if before.tick.is_some() && class.tick.is_none() {
             self.end_tick(topic, &mut state);
         }
-        let (sent, offset) = (state.sent(&before), state.offset);
-        let needs_extra = class.rate.is_some() || class.tick.is_some() || class.retention.is_some();
-        if needs_extra || state.extra.is_some() {
-            let has_gathered = state.has_gathered();
-            let extra = state.extra_mut();
-            if before.tick.is_none() && class.tick.is_some() && !has_gathered {
-                extra.tick.forget(offset);
-            }
-            if before.retention.is_none() && class.retention.is_some() {
-                extra.ring.begin_behind(sent, &self.retained);
-            }
-        }
+        let had = Had { ticks: before.tick.is_some(), retention: before.retention.is_some() };
+        self.fit(&mut state, had, &class);
         let is_like = class.admits_like(&before);
         topic.class.store(class);
         self.end_if_idle(topic, &mut state);
         is_like
     }
 
+    /// Prepares a topic for a class that has what its class before had not.
+    pub(super) fn fit(&self, state: &mut State, had: Had, class: &Class) {
+        let (sent, offset) = (state.sent_with(had.ticks), state.offset);
+        let needs_extra = class.rate.is_some() || class.tick.is_some() || class.retention.is_some();
+        if needs_extra || state.extra.is_some() {
+            let has_gathered = state.has_gathered();
+            let extra = state.extra_mut();
+            if !had.ticks && class.tick.is_some() && !has_gathered {
+                extra.tick.forget(offset);
+            }
+            if !had.retention && class.retention.is_some() {
+                extra.ring.begin_behind(sent, &self.retained);
+            }
+        }
+    }
+
     /// Removes some of the messages that the topic's class no longer retains; returns whether that
     /// was all.
-    fn trim_to_class(&self, topic: &Arc<Topic>) -> bool {
+    pub(super) fn trim_to_class(&self, topic: &Arc<Topic>) -> bool {
         let mut state = topic.lock();
         let retention = topic.class().retention;
         let sent = state.sent(&topic.class());

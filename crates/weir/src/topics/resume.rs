@@ -6,6 +6,8 @@
 //! connection whose next message is no longer retained has fallen behind. In a cluster, chunks that
 //! are older than the ring come from the broker (`follow/replay.rs`).
 
+mod handover;
+
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -213,14 +215,18 @@ impl Router {
             return Err((SubscribeError::Name(error), credit));
         }
         loop {
-            let Some(topic) = self.find_or_begin(name) else {
-                return Err((SubscribeError::TooManyTopics, credit));
+            let topic = match self.find_or_begin(name) {
+                Ok(topic) => topic,
+                Err(error) => return Err((error.into(), credit)),
             };
             // Before the topic's lock, because the devices have one too.
             let device = if topic.class().presence { device() } else { None };
             let mut state = topic.lock();
             if state.ended {
                 continue;
+            }
+            if self.is_still() {
+                return Err((SubscribeError::Busy, credit));
             }
             if topic.class().presence && !self.make_place(&mut state, &mut subscriber, device) {
                 self.end_if_idle(&topic, &mut state);
@@ -341,29 +347,35 @@ impl Router {
         credit.push(Command::Resume(Box::new(chunk)));
     }
 
-    /// Pushes the next chunk of a resume, for a connection that has room for it.
+    /// Pushes the next chunk of a resume, for a connection that has room for it. `false`: the router
+    /// stands still.
     pub(crate) fn resume_next(
         &self,
         credit: Credit<'_, OwnedFd>,
         conn: ConnId,
         id: TopicId,
         (number, after): (u32, u64),
-    ) {
+    ) -> bool {
         // The resume was cancelled meanwhile, or has ended.
-        let Some((epoch, outcome)) = self.resumes.state_of(conn, id, number) else { return };
+        let Some((epoch, outcome)) = self.resumes.state_of(conn, id, number) else { return true };
         let Some(topic) = self.ids.topic(id) else {
             debug_assert!(false, "a topic lives as long as it is resumed");
-            return;
+            return true;
         };
         let mut state = topic.lock();
+        if self.is_still() {
+            return false;
+        }
         let is_retained = topic.class().retention.is_some();
         let reaches = state.extra.as_ref().is_some_and(|extra| extra.ring.reaches(after));
         let has_next = is_retained && reaches;
         if epoch == state.epoch && !has_next && topic.may_be_kept(&state, after) {
-            return self.read_next(&topic, (conn, number), after);
+            self.read_next(&topic, (conn, number), after);
+            return true;
         }
         if epoch != state.epoch || !has_next {
-            return self.fall_behind(credit, conn, (&topic, &mut state), (epoch, after));
+            self.fall_behind(credit, conn, (&topic, &mut state), (epoch, after));
+            return true;
         }
         let chunk = self.chunk(conn, &topic, &state, (number, after));
         if chunk.is_last {
@@ -375,6 +387,7 @@ impl Router {
             }
         }
         credit.push(Command::Resume(Box::new(chunk)));
+        true
     }
 
     /// Ends a resume whose next message is retained no more.
@@ -406,16 +419,21 @@ impl Router {
     }
 
     /// Takes a connection out of a topic and answers it. Only the shard knows whether it was a
-    /// member.
-    pub(crate) fn unsubscribe(&self, credit: Credit<'_, OwnedFd>, conn: ConnId, name: &str) {
-        self.end_subscription(credit, conn, name, left(name));
+    /// member. `false`: the router stands still.
+    pub(crate) fn unsubscribe(
+        &self,
+        credit: Credit<'_, OwnedFd>,
+        conn: ConnId,
+        name: &str,
+    ) -> bool {
+        self.end_subscription(credit, conn, name, left(name))
     }
 
     /// The same for a connection that may no longer be in the topic.
-    pub(crate) fn expel(&self, credit: Credit<'_, OwnedFd>, conn: ConnId, name: &str) {
+    pub(crate) fn expel(&self, credit: Credit<'_, OwnedFd>, conn: ConnId, name: &str) -> bool {
         let (topic, reason) = (name.to_owned(), NOT_PERMITTED.to_owned());
         let told = Unsubscribed { topic, reason, ..Unsubscribed::default() };
-        self.end_subscription(credit, conn, name, frames::encode(Kind::Unsubscribed(told)));
+        self.end_subscription(credit, conn, name, frames::encode(Kind::Unsubscribed(told)))
     }
 
     fn end_subscription(
@@ -424,17 +442,24 @@ impl Router {
         conn: ConnId,
         name: &str,
         reply: Box<[u8]>,
-    ) {
+    ) -> bool {
         if let Some(topic) = self.find(name) {
             let mut state = topic.lock();
+            if self.is_still() {
+                return false;
+            }
             if !state.ended {
                 credit.push(Command::Unsubscribe { conn, topic: topic.id, reply });
                 self.end_watch(&topic, &mut state, conn);
                 self.cancel_resume(conn, &topic, &mut state);
-                return;
+                return true;
             }
         }
+        if self.is_still() {
+            return false;
+        }
         credit.push(Command::Send(conn, Item::Frame(reply)));
+        true
     }
 
     /// Ends all resumes of a connection that has ended.

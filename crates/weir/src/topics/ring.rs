@@ -5,9 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use tokio::task::coop;
+use weir_engine::handover::{ImportedMessages, Messages, NotUnderstood};
 use weir_engine::{Footprint, Message, Nanos, rounded};
+use weir_wire::handover::v1;
 
 use super::classes::Retention;
+use super::handover::unknown;
 use super::{Router, Topic, lock};
 
 /// The newest messages of a topic that have been sent, one by one.
@@ -207,7 +210,58 @@ impl Ring {
     }
 }
 
+/// Handing over.
+impl Ring {
+    /// `None`: there is nothing to tell.
+    pub(super) fn export(&self, messages: &mut Messages) -> Option<v1::TopicRing> {
+        let kept = self.messages.iter().map(|(message, _)| messages.number(message));
+        let ring = v1::TopicRing { messages: kept.collect(), base: self.base, is_cut: self.is_cut };
+        (ring != v1::TopicRing::default()).then_some(ring)
+    }
+
+    /// Keeps what another process has kept, even beyond the limits. `last` is the topic's offset.
+    pub(super) fn import(
+        ring: v1::TopicRing,
+        last: u64,
+        messages: &ImportedMessages,
+        retained: &Retained,
+    ) -> Result<Ring, NotUnderstood> {
+        let v1::TopicRing { messages: numbers, base, is_cut } = ring;
+        let is_listed = !numbers.is_empty();
+        let mut ring = Ring { base, is_cut, is_listed, ..Ring::default() };
+        ring.messages.reserve_exact(numbers.len());
+        let mut before = base;
+        for number in numbers {
+            let message = messages.get(number)?;
+            if message.offset() <= before || message.offset() > last {
+                return Err(unknown("topic_ring.messages", message.offset()));
+            }
+            before = message.offset();
+            let bytes = message.occupied_bytes();
+            message.retain(true);
+            retained.take_anyway(bytes);
+            ring.bytes += bytes;
+            ring.messages.push_back((message, bytes));
+        }
+        if before > last {
+            return Err(unknown("topic_ring.base", before));
+        }
+        Ok(ring)
+    }
+}
+
 impl Retained {
+    /// Takes `bytes` of a message in any case.
+    fn take_anyway(&self, bytes: usize) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.messages.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Another process has not retained so many messages.
+    pub(super) fn note_refused(&self, messages: u64) {
+        self.refused.fetch_add(messages, Ordering::Relaxed);
+    }
+
     pub(super) fn new(bytes_max: usize) -> Self {
         Self {
             messages: AtomicUsize::new(0),
@@ -278,6 +332,9 @@ impl Router {
     pub(super) fn sweep_ring(&self, topic: &Arc<Topic>, now: Nanos) -> bool {
         loop {
             let mut state = topic.lock();
+            if self.is_still() {
+                return true;
+            }
             let Some(extra) = &mut state.extra else { return false };
             let Some(limits) = topic.class().retention else {
                 extra.ring.is_listed = false;

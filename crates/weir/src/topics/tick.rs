@@ -10,10 +10,13 @@ use std::sync::Arc;
 use hashbrown::HashTable;
 use tokio::task::{JoinSet, coop};
 use tokio::time::sleep;
+use weir_engine::handover::{ImportedMessages, Messages, NotUnderstood};
 use weir_engine::{Command, Footprint, Message, Nanos, SlowPolicy, TopicMessage, rounded};
+use weir_wire::handover::v1;
 use weir_wire::hot;
 
 use super::classes::TickRule;
+use super::handover::unknown;
 use super::ticker::Ticker;
 use super::{Class, MessagePosition, Offer, RouteError, Router, State, Topic};
 use crate::base::mailboxes::Publisher;
@@ -149,6 +152,49 @@ impl Tick {
         *self = Tick { sent: offset, is_listed: self.is_listed, ..Tick::default() };
     }
 
+    /// Whether the topic is on a ticker's list.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.is_listed
+    }
+
+    /// `None`: there is nothing to tell.
+    pub(super) fn export(&self, messages: &mut Messages) -> Option<v1::TopicTick> {
+        let gathered = self.messages.iter().flatten().map(|message| messages.number(message));
+        let (messages, sent, is_listed) = (gathered.collect(), self.sent, self.is_listed);
+        let tick = v1::TopicTick { messages, sent, is_listed };
+        (tick != v1::TopicTick::default()).then_some(tick)
+    }
+
+    /// What another process has gathered. `last` is the topic's offset; `has_keys` tells whether
+    /// newer messages take the place of those with the same key.
+    pub(super) fn import(
+        tick: v1::TopicTick,
+        (last, has_keys): (u64, bool),
+        messages: &ImportedMessages,
+        hasher: &RandomState,
+    ) -> Result<Tick, NotUnderstood> {
+        let v1::TopicTick { messages: numbers, sent, is_listed } = tick;
+        let is_listed = is_listed || !numbers.is_empty();
+        let mut tick = Tick { sent, is_listed, live: numbers.len(), ..Tick::default() };
+        let mut before = sent;
+        for number in numbers {
+            let message = messages.get(number)?;
+            if message.offset() <= before {
+                return Err(unknown("topic_tick.messages", message.offset()));
+            }
+            before = message.offset();
+            tick.bytes += message.occupied_bytes();
+            tick.messages.push(Some(message));
+        }
+        if before > last {
+            return Err(unknown("topic_tick.sent", before));
+        }
+        if has_keys {
+            tick.compact(hasher);
+        }
+        Ok(tick)
+    }
+
     /// Begins the next tick.
     fn begin(&mut self, sent: u64) {
         *self = Tick { sent, is_listed: self.is_listed, ..Tick::default() };
@@ -228,6 +274,12 @@ impl Router {
     fn end_next_tick(&self, ticker: &Ticker) -> bool {
         let Some(topic) = ticker.take() else { return false };
         let mut state = topic.lock();
+        if self.is_still() {
+            drop(state);
+            ticker.list(topic);
+            ticker.put_down();
+            return false;
+        }
         if !state.ended {
             if self.end_tick(&topic, &mut state) {
                 state.extra_mut().tick.is_listed = false;

@@ -110,6 +110,14 @@ impl Tickers {
         lock(&self.all).clone()
     }
 
+    /// Topics of another process wait for these, which no class has.
+    pub(super) fn add_former(&self, former: &[Arc<Ticker>]) {
+        former.iter().for_each(|ticker| ticker.is_retired.store(true, Ordering::Release));
+        lock(&self.all).extend_from_slice(former);
+        lock(&self.added).extend_from_slice(former);
+        self.changed.notify_one();
+    }
+
     /// Those that do not run yet.
     pub(super) fn take_added(&self) -> Vec<Arc<Ticker>> {
         std::mem::take(&mut *lock(&self.added))

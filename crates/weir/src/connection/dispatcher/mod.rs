@@ -288,15 +288,13 @@ impl Dispatcher {
                 Ok(())
             }
             Job::ResumeNext { conn, topic, resume, after } => {
-                match self.shared.mailbox(self.shard).try_credit(CreditKind::Control) {
-                    Some(credit) => {
-                        self.shared.router.resume_next(credit, conn, topic, (resume, after));
-                    }
-                    None => {
-                        return Err(OutOfCredit(Job::ResumeNext { conn, topic, resume, after }));
-                    }
+                let credit = self.shared.mailbox(self.shard).try_credit(CreditKind::Control);
+                let next = (resume, after);
+                let router = &self.shared.router;
+                match credit.is_some_and(|credit| router.resume_next(credit, conn, topic, next)) {
+                    true => Ok(()),
+                    false => Err(OutOfCredit(Job::ResumeNext { conn, topic, resume, after })),
                 }
-                Ok(())
             }
             Job::Unsubscribe { conn, device, topic } => self.unsubscribe(conn, device, topic),
             Job::Send { conn, frame } => {

@@ -45,9 +45,10 @@ impl Dispatcher {
         device: DeviceRef,
         topic: String,
     ) -> Result<(), OutOfCredit> {
-        match self.shared.mailbox(self.shard).try_credit(CreditKind::Control) {
-            Some(credit) => self.shared.router.unsubscribe(credit, conn, &topic),
-            None => return Err(OutOfCredit(Job::Unsubscribe { conn, device, topic })),
+        let credit = self.shared.mailbox(self.shard).try_credit(CreditKind::Control);
+        let router = &self.shared.router;
+        if !credit.is_some_and(|credit| router.unsubscribe(credit, conn, &topic)) {
+            return Err(OutOfCredit(Job::Unsubscribe { conn, device, topic }));
         }
         self.tell(conn, device, || EventKind::Unsubscribed(topic));
         Ok(())
@@ -60,9 +61,9 @@ impl Dispatcher {
         device: DeviceRef,
         topic: String,
     ) -> Result<(), OutOfCredit> {
-        match self.shared.mailbox(self.shard).try_credit(CreditKind::Control) {
-            Some(credit) => self.shared.router.expel(credit, conn, &topic),
-            None => return Err(OutOfCredit(Job::Expel { conn, device, topic })),
+        let credit = self.shared.mailbox(self.shard).try_credit(CreditKind::Control);
+        if !credit.is_some_and(|credit| self.shared.router.expel(credit, conn, &topic)) {
+            return Err(OutOfCredit(Job::Expel { conn, device, topic }));
         }
         self.tell(conn, device, || EventKind::Unsubscribed(topic));
         Ok(())
@@ -164,7 +165,11 @@ impl Dispatcher {
         let named = || self.shared.devices.with_id_of(device, conn, |id| Name::from(id));
         let subscribed = self.shared.router.subscribe(credit, &topic, subscriber, named);
         if let Err((error, credit)) = subscribed {
-            self.shared.counters().count_subscribe_refused(SubscribeRefuseCause::of(error));
+            let Some(cause) = SubscribeRefuseCause::of(error) else {
+                let job = Job::Subscribe { conn, device, format, topic, position, presence };
+                return Err(OutOfCredit(job));
+            };
+            self.shared.counters().count_subscribe_refused(cause);
             let frame = match error {
                 // The answer does not repeat the topic, which may be long.
                 SubscribeError::Name(error) => {
@@ -182,6 +187,7 @@ impl Dispatcher {
                     );
                     frames::error(ErrorCode::Busy, message, &topic, 0)
                 }
+                SubscribeError::Busy => return Ok(()),
                 SubscribeError::TooManyTopics => {
                     let limit = self.shared.config().limits.topics_max;
                     let message = format!("all {limit} topics are in use (limits.topics_max)");

@@ -659,13 +659,15 @@ impl RefuseCause {
 }
 
 impl SubscribeRefuseCause {
-    pub(crate) fn of(error: SubscribeError) -> SubscribeRefuseCause {
-        match error {
+    /// `None`: it is not refused, but tried again.
+    pub(crate) fn of(error: SubscribeError) -> Option<SubscribeRefuseCause> {
+        Some(match error {
             SubscribeError::Name(_) => SubscribeRefuseCause::TopicName,
             SubscribeError::TooManyTopics => SubscribeRefuseCause::TopicsMax,
             SubscribeError::BrokerUnavailable => SubscribeRefuseCause::Broker,
             SubscribeError::TooManyMembers => SubscribeRefuseCause::PresenceMembersMax,
-        }
+            SubscribeError::Busy => return None,
+        })
     }
 }
 

@@ -14,6 +14,7 @@
 
 mod apply;
 mod envelope;
+mod handover;
 mod history;
 mod needs;
 mod parked;
@@ -91,6 +92,16 @@ enum Source {
     Kept,
 }
 
+/// Whether something was done with a topic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Acted<T> {
+    Done(T),
+    /// There is no topic of this name.
+    Gone,
+    /// The router stands still.
+    Still,
+}
+
 impl ClusterTopic {
     pub(super) fn new() -> ClusterTopic {
         ClusterTopic {
@@ -150,24 +161,33 @@ impl Router {
     ///
     /// Cost: the topic's lock; a message is encoded once, as by a publish on this node.
     pub(crate) fn handle_messages(&self, name: &str, epoch: u64, messages: Vec<Received>) {
-        self.act(name, |topic, state| {
-            for message in messages {
-                self.handle_live(topic, state, epoch, message);
-            }
-        });
-    }
-
-    /// Acts on a topic that this node follows, or begins to follow. `None`: there is none of this
-    /// name.
-    fn act<T>(&self, name: &str, act: impl FnOnce(&Arc<Topic>, &mut State) -> T) -> Option<T> {
-        let topic = self.find(name)?;
+        let Some(topic) = self.find(name) else { return };
         let mut state = topic.lock();
         if state.ended || !topic.class().is_cluster {
-            return None;
+            return;
+        }
+        if self.is_still() {
+            return self.keep_for_later(&topic, &mut state, epoch, messages);
+        }
+        for message in messages {
+            self.handle_live(&topic, &mut state, epoch, message);
+        }
+        self.end_if_idle(&topic, &mut state);
+    }
+
+    /// Acts on a topic that this node follows, or begins to follow.
+    fn act<T>(&self, name: &str, act: impl FnOnce(&Arc<Topic>, &mut State) -> T) -> Acted<T> {
+        let Some(topic) = self.find(name) else { return Acted::Gone };
+        let mut state = topic.lock();
+        if self.is_still() {
+            return Acted::Still;
+        }
+        if state.ended || !topic.class().is_cluster {
+            return Acted::Gone;
         }
         let done = act(&topic, &mut state);
         self.end_if_idle(&topic, &mut state);
-        Some(done)
+        Acted::Done(done)
     }
 
     fn handle_live(&self, topic: &Arc<Topic>, state: &mut State, epoch: u64, message: Received) {
@@ -206,7 +226,7 @@ impl Router {
         let question = self.needs.question();
         state.cluster().phase = Phase::Joining;
         state.cluster().asked = Some(question);
-        self.needs.push(Need::Join(Name::from(topic.name.as_ref()), question));
+        self.needs.push(Need::Join(Name::from(topic.name.as_ref()), 0, question));
     }
 
     /// Reads what the broker keeps behind what the topic has.
@@ -264,13 +284,19 @@ impl Router {
 
     /// Messages of these topics may have been missed.
     pub(crate) fn handle_gap(&self, scope: &Scope) {
+        if self.is_deaf() {
+            return;
+        }
         match scope {
             Scope::Topics(names) => {
                 for name in names {
-                    self.act(name, |topic, state| {
+                    let acted = self.act(name, |topic, state| {
                         self.check(topic, state);
                         self.check_presence(topic, state);
                     });
+                    if acted == Acted::Still && self.is_deaf() {
+                        return;
+                    }
                     self.say_attendance_again(Some(name));
                 }
             }
@@ -278,6 +304,9 @@ impl Router {
             Scope::All => {
                 for topic in self.cluster_topics() {
                     let mut state = topic.lock();
+                    if self.is_deaf() {
+                        return;
+                    }
                     if !state.ended {
                         self.check(&topic, &mut state);
                         self.check_presence(&topic, &mut state);
@@ -332,7 +361,7 @@ impl Router {
             self.end_if_idle(topic, state);
             is_followed && !state.ended
         });
-        is_followed == Some(true)
+        is_followed == Acted::Done(true)
     }
 
     /// What the broker keeps of a topic, as asked for by [`Need::Join`] and [`Need::Read`].

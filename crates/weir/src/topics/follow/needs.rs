@@ -1,20 +1,21 @@
 //! What the topics of a cluster need from the broker: asked here, and carried out by `cluster`.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tokio::sync::Notify;
 use weir_broker::{HistoryQuery, Name};
-use weir_engine::ConnId;
+use weir_engine::{ConnId, TopicId};
+use weir_wire::handover::v1;
 
 use crate::topics::{Subscriber, lock};
 
 /// A request to the broker that a topic waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Need {
-    /// Join the topic, and then read from the first kept message on.
-    Join(Name, Question),
+    /// Join the topic, and then read what is kept above this offset.
+    Join(Name, u64, Question),
     /// Read what is kept above this offset.
     Read(Name, u64, Question),
     /// Leave the topic.
@@ -48,6 +49,14 @@ impl Replay {
     }
 }
 
+/// What another process needs of a part that a resume waits for.
+#[derive(Debug, Clone)]
+pub(super) struct Unanswered {
+    pub(super) topic: TopicId,
+    pub(super) after: u64,
+    pub(super) first: Option<v1::TopicSubscriber>,
+}
+
 /// Tells the answers apart that a topic may get: it takes only the one that it waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Question(u64);
@@ -63,6 +72,8 @@ pub(crate) struct Needs {
     /// Apart, so that a crowd of resumes delays no topic.
     replays: Mutex<VecDeque<Replay>>,
     replays_filled: Notify,
+    /// Those without an answer, also those that the broker was asked for.
+    unanswered: Mutex<HashMap<(ConnId, u32), Unanswered, foldhash::fast::RandomState>>,
     questions: AtomicU64,
     is_closed: AtomicBool,
 }
@@ -85,9 +96,40 @@ impl Needs {
         self.replays_filled.notify_one();
     }
 
-    pub(super) fn push_replay(&self, replay: Replay) {
+    pub(super) fn push_replay(&self, topic: TopicId, replay: Replay) {
+        let first = replay.first.as_ref().map(Subscriber::export);
+        let unanswered = Unanswered { topic, after: replay.after, first };
+        lock(&self.unanswered).insert((replay.conn, replay.number), unanswered);
+        self.ask_again(replay);
+    }
+
+    /// Asks for a part whose answer was not heard.
+    pub(super) fn ask_again(&self, replay: Replay) {
         lock(&self.replays).push_back(replay);
         self.replays_filled.notify_one();
+    }
+
+    /// A part has its answer.
+    pub(super) fn note_answer(&self, conn: ConnId, number: u32) {
+        let mut unanswered = lock(&self.unanswered);
+        unanswered.remove(&(conn, number));
+        if unanswered.is_empty() {
+            unanswered.shrink_to(NEEDS_KEPT);
+        }
+    }
+
+    /// The parts without an answer, in the order of their connections.
+    pub(super) fn unanswered(&self) -> Vec<((ConnId, u32), Unanswered)> {
+        let unanswered = lock(&self.unanswered);
+        let mut parts: Vec<_> =
+            unanswered.iter().map(|(resume, part)| (*resume, part.clone())).collect();
+        parts.sort_unstable_by_key(|(resume, _)| *resume);
+        parts
+    }
+
+    /// Takes back what topics wait for: they ask anew.
+    pub(in crate::topics) fn forget_questions(&self) {
+        lock(&self.list).retain(|need| matches!(need, Need::Leave(_)));
     }
 
     /// Waits until there is a need, and takes some, at most `limit`; none after [`Needs::close`].

@@ -14,7 +14,7 @@ use weir_wire::ErrorCode;
 use super::{Need, Phase};
 use crate::base::frames;
 use crate::observe::counters::ClusterLimit;
-use crate::topics::{Router, State, Subscriber, Topic, lock};
+use crate::topics::{NotBegun, Router, State, Subscriber, Topic, lock};
 
 /// A connection that waits for a topic.
 ///
@@ -61,10 +61,17 @@ impl Router {
             if is_new && self.unattended.load(Ordering::Relaxed) >= self.unattended_max() {
                 return Followed::Refused;
             }
-            let Some(topic) = self.find_or_begin(name) else { return Followed::Refused };
+            let topic = match self.find_or_begin(name) {
+                Ok(topic) => topic,
+                Err(NotBegun::Still) => return Followed::Waits,
+                Err(NotBegun::TooMany) => return Followed::Refused,
+            };
             let mut state = topic.lock();
             if state.ended {
                 continue;
+            }
+            if self.is_still() {
+                return Followed::Waits;
             }
             self.note_attendance(&topic, &mut state);
             if state.is_unattended() {
@@ -234,10 +241,14 @@ impl Router {
                     Some(_) => lingering.pop_front(),
                 }
             };
-            let Some((_, topic)) = topic else { return delay };
+            let Some((listed, topic)) = topic else { return delay };
             let mut state = topic.lock();
             if state.ended {
                 continue;
+            }
+            if self.is_still() {
+                lock(&self.lingering).push_front((listed, Arc::clone(&topic)));
+                return delay;
             }
             let is_empty = state.is_unattended();
             let cluster = state.cluster();
@@ -270,7 +281,8 @@ impl Router {
             Arc::clone(topic)
         };
         let mut state = topic.lock();
-        // One that has ended meanwhile has told so itself, or was apart as well.
+        // One that has ended meanwhile has told so itself, or was apart as well. Another process that
+        // takes over has joined nothing.
         if state.cluster().phase == Phase::Apart && !state.ended {
             self.needs.push(Need::Leave(Name::clone(name)));
         }

@@ -8,10 +8,10 @@ use std::sync::atomic::Ordering;
 use weir_broker::{History, Name};
 use weir_engine::{Command, ConnId, Credit, ReplayChunk};
 
-use super::Source;
 use super::apply::Arrived;
 use super::needs::Replay;
 use super::parked::{Parked, tell_unreachable};
+use super::{Acted, Source};
 use crate::base::mailboxes;
 use crate::observe::counters::ResumeOutcome;
 use crate::topics::resume::Missed;
@@ -84,24 +84,25 @@ impl Router {
         first: Option<Subscriber>,
     ) {
         self.counters.count_resume_read();
-        self.needs.push_replay(Replay {
+        let replay = Replay {
             topic: Name::from(topic.name.as_ref()),
             after,
             bytes_max: self.chunk_bytes_max(),
             conn,
             number,
             first,
-        });
+        };
+        self.needs.push_replay(topic.id, replay);
     }
 
     /// Hands a resume the part that it has waited for; `None`: the broker has not answered.
     pub(crate) async fn answer_replay(&self, replay: Replay, history: Option<&History>) {
         let credit = mailboxes::credit(&self.mailboxes[replay.conn.shard()]).await;
-        let Replay { topic: name, after, conn, number, first, .. } = replay;
-        if first.is_some() {
-            self.parked.fetch_sub(1, Ordering::Relaxed);
-        }
-        self.act(&name, |topic, state| {
+        let (name, mut asked) = (Name::clone(&replay.topic), Some(replay));
+        let acted = self.act(&name, |topic, state| {
+            let Some(replay) = asked.take() else { return };
+            self.note_answer(&replay);
+            let Replay { after, conn, number, first, .. } = replay;
             // The connection may have gone meanwhile, or have unsubscribed.
             let Some((epoch, _)) = self.resumes.state_of(conn, topic.id, number) else { return };
             match first {
@@ -122,6 +123,18 @@ impl Router {
                 }
             }
         });
+        match (acted, asked) {
+            (Acted::Still, Some(replay)) => self.needs.ask_again(replay),
+            (Acted::Gone, Some(replay)) => self.note_answer(&replay),
+            (Acted::Done(()) | Acted::Still | Acted::Gone, _) => {}
+        }
+    }
+
+    fn note_answer(&self, replay: &Replay) {
+        self.needs.note_answer(replay.conn, replay.number);
+        if replay.first.is_some() {
+            self.parked.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     /// Answers a subscription from what the broker keeps.

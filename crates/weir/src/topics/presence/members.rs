@@ -1,5 +1,7 @@
 //! The members of one topic, and the changes that others have not been told of.
 
+mod handover;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
 use std::sync::Arc;
@@ -37,6 +39,10 @@ pub(in crate::topics) struct Members {
     has_missed: bool,
     /// The topic is listed among those with changes, or taken from there.
     pub(super) is_listed: bool,
+    /// Those that have left and of which the broker is being told.
+    leaving: Vec<(ConnId, Name)>,
+    /// Watchers are being told what there was to tell.
+    is_telling: bool,
 }
 
 /// What is kept of a connection that becomes a member.
@@ -124,9 +130,10 @@ impl Members {
             (self.left.len(), size_of::<(ConnId, Left)>()),
             (self.news.len(), size_of::<(ConnId, (Name, bool))>()),
         ];
+        let leaving = rounded(self.leaving.capacity() * size_of::<(ConnId, Name)>());
         let trees = trees.map(|(len, entry)| len * (entry + 1) * 3 / 2);
         let own = rounded(size_of::<Members>());
-        let bytes = own + devices + names.sum::<usize>() + trees.iter().sum::<usize>();
+        let bytes = own + devices + leaving + names.sum::<usize>() + trees.iter().sum::<usize>();
         Footprint::new(self.present.len(), bytes)
     }
 }
@@ -346,6 +353,18 @@ impl Members {
         changes
     }
 
+    /// The same for the broker: those that have left are known until [`Members::end_telling`].
+    pub(super) fn take_for_broker(&mut self, limit: usize) -> Changes {
+        let changes = self.take_changes(limit);
+        self.leaving.extend(changes.left().map(|(conn, device)| (conn, Name::clone(device))));
+        changes
+    }
+
+    /// The broker and the watchers have been told, or what could not be told was given back.
+    pub(super) fn end_telling(&mut self) {
+        (self.leaving, self.is_telling) = (Vec::new(), false);
+    }
+
     /// Takes back changes that the broker may not have carried out.
     pub(super) fn give_back(&mut self, changes: Changes) {
         let Changes { left, entered, again } = changes;
@@ -417,6 +436,7 @@ impl Members {
         if !self.has_watchers() || (news.is_empty() && !missed) {
             return None;
         }
+        self.is_telling = true;
         let (mut joined, mut left) = (Vec::new(), Vec::new());
         for (conn, (device, has_entered)) in news {
             let list = if has_entered { &mut joined } else { &mut left };

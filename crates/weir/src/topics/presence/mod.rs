@@ -15,10 +15,13 @@ use tokio::sync::Notify;
 use tokio::task::coop;
 use tokio::time::sleep;
 use weir_broker::{Member, Name};
+use weir_engine::handover::NotUnderstood;
 use weir_engine::{Command, ConnId, Item, Message, Nanos, Priority};
+use weir_wire::handover;
 use weir_wire::v1;
 use weir_wire::v1::server_message::Kind;
 
+use super::handover::Shards;
 use super::{Router, SeededBug, State, Subscriber, Topic, lock};
 use crate::base::frames;
 use crate::base::mailboxes::{Publisher, try_credit};
@@ -147,6 +150,30 @@ impl Router {
         page.unwrap_or(MembersPage { is_last: true, is_complete: true, ..MembersPage::default() })
     }
 
+    /// The members of a topic of another process.
+    pub(super) fn import_members(
+        &self,
+        export: handover::v1::TopicPresence,
+        shards: Shards,
+    ) -> Result<Members, NotUnderstood> {
+        Members::import(export, shards, &self.presence.places, &self.budget)
+    }
+
+    /// A connection of another process that becomes a member.
+    pub(super) fn import_newcomer(&self, device: &str) -> Newcomer {
+        self.presence.places.newcomer(device)
+    }
+
+    /// Lists a topic of another process that has something to tell, or was telling it.
+    pub(super) fn list_imported(&self, topic: &Arc<Topic>, state: &mut State) {
+        let members = state.extra.as_mut().and_then(|extra| extra.members.as_mut());
+        let Some(members) = members else { return };
+        members.is_listed |= members.has_changes();
+        if members.is_listed {
+            self.presence.list(topic);
+        }
+    }
+
     /// Members of all topics on this node.
     pub(crate) fn member_count(&self) -> usize {
         self.presence.places.used()
@@ -159,11 +186,15 @@ impl Router {
 
     /// What the broker tells of a topic.
     pub(crate) fn handle_presence(&self, name: &str, joined: Vec<Member>, left: Vec<Member>) {
+        // Who is here is asked again when the router serves again.
         let Some(topic) = self.find(name) else { return };
         if !topic.class().presence || !topic.class().is_cluster {
             return;
         }
         let mut state = topic.lock();
+        if self.is_deaf() {
+            return;
+        }
         let members = left.into_iter().map(|member| (member, false));
         for (member, has_entered) in members.chain(joined.into_iter().map(|member| (member, true)))
         {
@@ -189,6 +220,9 @@ impl Router {
     pub(crate) fn enter_all_again(&self) {
         for topic in self.topics_with(|class| class.presence && class.is_cluster) {
             let mut state = topic.lock();
+            if self.is_deaf() {
+                return;
+            }
             state.members().enter_again();
             self.list_changes(&topic, &mut state);
         }
@@ -203,13 +237,17 @@ impl Router {
 
     /// Takes the topics that have something to tell. Each goes back by [`Router::end_presence`].
     pub(crate) fn take_presence(&self) -> VecDeque<Arc<Topic>> {
+        if self.is_still() {
+            return VecDeque::new();
+        }
         std::mem::take(&mut *lock(&self.presence.changed))
     }
 
     /// Changes of a topic for the broker, at most `limit`.
     pub(crate) fn presence_changes(&self, topic: &Topic, limit: usize) -> Changes {
-        match topic.class().is_cluster {
-            true => topic.lock().members().take_changes(limit),
+        let mut state = topic.lock();
+        match topic.class().is_cluster && !self.is_still() {
+            true => state.members().take_for_broker(limit),
             false => Changes::default(),
         }
     }
@@ -225,6 +263,10 @@ impl Router {
     pub(crate) fn end_presence(&self, topic: &Arc<Topic>) {
         let mut state = topic.lock();
         let members = state.members();
+        if self.is_still() {
+            return self.presence.list(topic);
+        }
+        members.end_telling();
         members.is_listed = members.has_changes();
         if members.is_listed {
             return self.presence.list(topic);
@@ -258,6 +300,9 @@ impl Router {
         if !state.members().watches(conn) {
             return true;
         }
+        if self.is_still() {
+            return false;
+        }
         let Some(credit) = credit else { return false };
         credit.push(Command::Send(conn, Item::Message(Arc::clone(message))));
         true
@@ -267,6 +312,9 @@ impl Router {
     /// have missed something.
     fn news_of(&self, topic: &Topic) -> Option<(Vec<Arc<Message>>, Vec<ConnId>)> {
         let mut state = topic.lock();
+        if self.is_still() {
+            return None;
+        }
         if !topic.class().is_cluster {
             state.members().hear_changes(&self.budget);
         }

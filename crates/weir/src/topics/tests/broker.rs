@@ -109,7 +109,7 @@ impl Room {
     /// What the topics need from the broker. The newest question is answered next.
     pub(super) fn asked(&mut self) -> Vec<String> {
         let mut asked = |need| match need {
-            Need::Join(topic, question) => {
+            Need::Join(topic, _, question) => {
                 self.question = Some(question);
                 format!("join {topic}")
             }

@@ -1,6 +1,7 @@
 //! Tests of the router with scripted shards and a simple model.
 
 mod broker;
+mod handover;
 mod history;
 mod leaving;
 mod presence;
