@@ -59,6 +59,7 @@ impl Authenticator {
 
 #[cfg(test)]
 mod tests {
+    use weir_engine::Nanos;
     use weir_wire::ProstMessage;
 
     use super::*;
@@ -210,14 +211,17 @@ mod tests {
         let config = config(&tokens, &[]);
         let auth = start(&config);
         for _ in 0..3 {
-            let begin = std::time::Instant::now();
+            let begin = Nanos::now();
             let bytes = auth.export().encode_to_vec();
             let auth = v1::Auth::decode(&*bytes).unwrap();
-            let there = begin.elapsed();
+            let there = Nanos::now().since(begin);
             let other = start(&config);
-            let begin = std::time::Instant::now();
+            let begin = Nanos::now();
             other.import(auth, &config).unwrap();
-            println!("10,000 tokens: there and decoded {there:?}, import {:?}", begin.elapsed());
+            println!(
+                "10,000 tokens: there and decoded {there:?}, import {:?}",
+                Nanos::now().since(begin)
+            );
         }
     }
 }

@@ -13,6 +13,9 @@ use crate::core::handle::{Connection, ConnectionCursor, ConnectionQuery, ShardSi
 use crate::core::state::SharedState;
 use crate::limits::sources::Source;
 
+/// Closes that wait for room in a shard's queue, with the shard.
+type Closings = Vec<(usize, JoinHandle<()>)>;
+
 impl SharedState {
     pub(crate) async fn connections(
         &self,
@@ -76,10 +79,7 @@ impl SharedState {
     /// room in a shard's queue, which go on by themselves.
     ///
     /// Errors: the devices are being handed over. It is carried out afterwards.
-    pub(in crate::core) fn revoke_soon(
-        &self,
-        id: &str,
-    ) -> Result<Option<Vec<(usize, JoinHandle<()>)>>, HandingOver> {
+    pub(in crate::core) fn revoke_soon(&self, id: &str) -> Result<Option<Closings>, HandingOver> {
         self.questions.forget(id);
         let Some(conns) = self.devices.revoke(id)? else { return Ok(None) };
         let mut waiting = Vec::new();

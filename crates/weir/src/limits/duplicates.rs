@@ -328,13 +328,13 @@ mod tests {
         }
         let exported = one.export(|answer| answer.clone().into_bytes());
         let damages: &[fn(&mut v1::Duplicates)] = &[
-            |duplicates| drop(duplicates.hash_keys.pop()),
+            |duplicates| duplicates.hash_keys.truncate(3),
             |duplicates| duplicates.hash_keys.push(1),
             |duplicates| duplicates.hash_keys.clear(),
-            |duplicates| drop(duplicates.hashes.pop()),
+            |duplicates| duplicates.hashes.clear(),
             |duplicates| duplicates.more_hashes.push(1),
             |duplicates| duplicates.shares[0] = 256,
-            |duplicates| drop(duplicates.ends.pop()),
+            |duplicates| duplicates.ends.clear(),
             |duplicates| duplicates.answers[0] = vec![0xff],
             |duplicates| {
                 duplicates.hashes[0] = duplicates.hashes[1];

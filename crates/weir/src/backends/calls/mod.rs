@@ -36,7 +36,7 @@ use crate::base::config::Config;
 use crate::base::mailboxes::Mailboxes;
 use crate::observe::counters::Counters;
 use crate::observe::counters::calls::{CallDirection, CallLimit, CallOutcome};
-pub(crate) use handover::{MovedCall, MovedCalls};
+pub(crate) use handover::MovedCalls;
 use level::{Level, Share};
 pub(crate) use routes::CallRoute;
 use routes::Rules;

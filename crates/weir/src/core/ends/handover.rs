@@ -101,15 +101,17 @@ mod tests {
     use super::*;
 
     fn end(number: u64, is_settled: bool) -> End {
+        let nth = usize::try_from(number).unwrap();
+        let has = |every: u64| !number.is_multiple_of(every);
         End {
             at: Duration::from_millis(1_700_000_000_000 + number),
             conn: is_settled.then(|| ConnId::from_u64(number)),
-            device: (number % 3 > 0).then(|| format!("d{number}").into()),
-            peer: (number % 2 > 0).then(|| "[2001:db8::1]:7000".parse().unwrap()),
-            source: [None, Some(Source::V4(7)), Some(Source::V6(8))][number as usize % 3],
-            client: (number % 5 > 0).then(|| "client".into()),
-            protocol: Format::ALL[number as usize % Format::ALL.len()],
-            transport: Transport::ALL[number as usize % 2],
+            device: has(3).then(|| format!("d{number}").into()),
+            peer: has(2).then(|| "[2001:db8::1]:7000".parse().unwrap()),
+            source: [None, Some(Source::V4(7)), Some(Source::V6(8))][nth % 3],
+            client: has(5).then(|| "client".into()),
+            protocol: Format::ALL[nth % Format::ALL.len()],
+            transport: Transport::ALL[nth % 2],
             reason: CloseReason::PeerClosed,
             age: Duration::from_micros(number),
         }

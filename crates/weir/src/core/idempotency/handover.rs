@@ -133,18 +133,19 @@ mod tests {
     fn a_message_on_the_way_is_waited_for() {
         let budget = Budget::new(16 << 20);
         let keys = Idempotency::new(&budget, 1000);
-        let (started, is_started) = std::sync::mpsc::channel();
+        let started = Arc::new(std::sync::Barrier::new(2));
+        let is_started = Arc::clone(&started);
         let publisher = Arc::clone(&keys);
         let publishing = thread::spawn(move || {
             publisher.once(&message("k"), || {
-                started.send(()).unwrap();
+                is_started.wait();
                 while !publisher.is_shut.load(Ordering::Relaxed) {
                     thread::yield_now();
                 }
                 accepted(1)
             })
         });
-        is_started.recv().unwrap();
+        started.wait();
         let other = moved(&keys, &budget);
         assert_eq!(publishing.join().unwrap(), accepted(1));
         assert_eq!(other.once(&message("k"), || accepted(2)), accepted(1));

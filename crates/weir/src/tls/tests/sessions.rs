@@ -199,7 +199,7 @@ fn damaged_sessions_are_refused() {
     let config = with_secret(&authority, "");
     let exported = contexts(&config).export();
     let damages: &[fn(&mut v1::TlsSessions)] = &[
-        |sessions| drop(sessions.ticket_secret.pop()),
+        |sessions| sessions.ticket_secret.truncate(31),
         |sessions| sessions.ids.push(vec![0; 32]),
         |sessions| (sessions.ids, sessions.states) = (vec![vec![0; 33]], vec![vec![0]]),
     ];
