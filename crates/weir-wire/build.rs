@@ -6,9 +6,9 @@ use prost::Message;
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=proto");
-    let parts =
-        ["weir/handover/v1.proto", "weir/handover/callers.proto", "weir/handover/topics.proto"];
-    let files = std::iter::once("weir/v1.proto").chain(parts);
+    let parts = ["v1", "callers", "topics", "link"];
+    let parts = parts.map(|part| format!("weir/handover/{part}.proto"));
+    let files = std::iter::once("weir/v1.proto".to_owned()).chain(parts);
     let descriptors = protox::compile(files, ["proto"])?;
     pbjson_build::Builder::new()
         .register_descriptors(&descriptors.encode_to_vec())?

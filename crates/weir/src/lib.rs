@@ -8,6 +8,7 @@ mod cluster;
 mod connection;
 mod core;
 mod gateway;
+mod handover;
 mod http;
 mod limits;
 mod observe;
@@ -57,6 +58,9 @@ pub use base::token_hash::{new_admin_token, token_hash};
 pub use cluster::ask_redis;
 pub use connection::listener::Buffers;
 pub use gateway::{Gateway, GatewayBuilder, StartError, Started};
+pub use handover::{
+    Forecast, Hello, Left, Moved, NotMoved, Predecessor, Stage, Successor, UPGRADE_VARIABLE,
+};
 pub use ipnet::IpNet;
 pub use observe::access::AccessLogError;
 pub use observe::audit::TARGET as AUDIT_TARGET;

@@ -14,7 +14,7 @@ const ROOT: &str = "crates/weir/src/";
 
 /// The floors, the lowest first. Folders on the same floor may not use each other.
 const FLOORS: [&[&str]; 14] = [
-    &["base"],
+    &["base", "handover"],
     &["observe"],
     &["limits"],
     &["tls"],
@@ -31,7 +31,7 @@ const FLOORS: [&[&str]; 14] = [
 ];
 
 /// Most files and folders at the top, including `lib.rs`.
-const ENTRIES_MAX: usize = 16;
+const ENTRIES_MAX: usize = 17;
 
 /// Applies the rules and prints a summary.
 pub(super) fn check(files: &[File]) -> Vec<Finding> {
