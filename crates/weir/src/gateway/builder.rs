@@ -25,6 +25,7 @@ use crate::cluster::{self, BrokerEvents, OpenBroker};
 use crate::core::handle::{FromDevice, Handle, OnPublish, Refusal};
 use crate::core::publishing::Publishing;
 use crate::core::state::{Doorkeepers, Observers, SharedState, Topics};
+use crate::handover::Predecessor;
 use crate::limits::admission::TableLimits;
 use crate::observe::access::AccessLog;
 use crate::observe::counters::Counters;
@@ -49,6 +50,7 @@ pub struct GatewayBuilder {
     of_program: OfProgram,
     pages: Vec<AdminPage>,
     sockets: Vec<(String, OwnedFd)>,
+    pub(super) predecessor: Option<Predecessor>,
     pub(super) depths: Depths,
 }
 
@@ -193,7 +195,10 @@ impl GatewayBuilder {
     /// Starts the gateway on the current tokio runtime, which needs its time and network drivers.
     ///
     /// Errors: an invalid configuration, an address in use, no threads.
-    pub async fn start(self) -> Result<Gateway, StartError> {
+    pub async fn start(mut self) -> Result<Gateway, StartError> {
+        if let Some(predecessor) = self.predecessor.take() {
+            return Box::pin(self.start_from(predecessor)).await;
+        }
         // In a box; otherwise the caller's future would be as large as all values of the start.
         Box::pin(self.start_now()).await
     }
@@ -220,13 +225,13 @@ impl GatewayBuilder {
             of_program,
             pages,
             sockets,
+            predecessor: _,
             depths,
         } = self;
         let mut passed = Passed::check(sockets, &config.listen)?;
         let admin = bind_admin(config.listen.admin, &mut passed).await?;
         let pages = admin::pages(pages)?;
-        let open_files = raise_open_files();
-        let resources = Resources::detect();
+        let (open_files, resources) = (raise_open_files(), Resources::detect());
         let shards = resources.pins(&config.threads, resources.shards(&config.threads));
         let budget_bytes = resources.budget_bytes(&config.memory);
         let settling = Settling::start(&config, &resources).map_err(StartError::Settling)?;
@@ -295,7 +300,7 @@ fn list_standing(shared: &Arc<SharedState>) {
     }));
 }
 
-fn table_limits(open_files: &OpenFiles, shard: Option<usize>) -> TableLimits {
+pub(super) fn table_limits(open_files: &OpenFiles, shard: Option<usize>) -> TableLimits {
     let own_fds = admin::open_fds().unwrap_or(OWN_DESCRIPTORS);
     TableLimits { front: admission::sockets_max(open_files.soft, own_fds), shard }
 }

@@ -2,6 +2,7 @@
 
 mod bind;
 mod builder;
+mod handover;
 mod store_watch;
 #[cfg(feature = "otlp")]
 mod traces;
@@ -35,6 +36,7 @@ use crate::connection::reports::{self, Reports};
 use crate::core::handle::Handle;
 use crate::core::reload::shard_limits;
 use crate::core::state::SharedState;
+use crate::handover::NotMoved;
 use crate::http::{self, Edge};
 use crate::observe::access::AccessLogError;
 use crate::tls::{Development, TlsError};
@@ -166,6 +168,9 @@ pub enum StartError {
         /// What is wrong with it.
         cause: String,
     },
+    /// What an old process hands over cannot be taken.
+    #[error("cannot take over: {0}")]
+    TakeOver(NotMoved),
     /// A file of `[tls]` cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),

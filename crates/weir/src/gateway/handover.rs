@@ -1,0 +1,166 @@
+//! A gateway hands itself over to a new process, and is made of what an old one hands over.
+
+use std::time::Duration;
+
+use weir_engine::{Nanos, Transport};
+
+use super::{Gateway, GatewayBuilder, StartError};
+use crate::base::config::Config;
+use crate::base::threads::{Resources, raise_open_files};
+use crate::handover::{Forecast, Hello, Left, Moved, NotMoved, Predecessor, Stage, Successor};
+use crate::limits::admission;
+
+impl Gateway {
+    /// Hands everything over to the new process. `report` is told of each stage.
+    ///
+    /// `Ok`: the new process serves; this gateway owns nothing any more but what has stayed, and is
+    /// ended with [`Gateway::leave`].
+    ///
+    /// Errors: this gateway serves on as before, and the new process has ended.
+    pub async fn hand_over(
+        &mut self,
+        successor: Successor,
+        report: impl FnMut(Stage) + Send,
+    ) -> Result<Moved, NotMoved> {
+        let forecast = self.forecast(successor.hello());
+        let why = forecast.refused.unwrap_or_else(|| NOTHING_MOVES.to_owned());
+        drop(report);
+        let abandoned = tokio::task::spawn_blocking(|| successor.abandon(NotMoved(why))).await;
+        Err(abandoned.unwrap_or_else(NotMoved::because))
+    }
+
+    /// What would move to a process that says this of itself.
+    pub fn forecast(&self, hello: &Hello) -> Forecast {
+        let shared = &self.shared;
+        let engine = shared.engine();
+        let settled = |transport: Transport| -> u64 {
+            let shards = 0..engine.shard_count();
+            shards.map(|shard| engine.stats(shard).connections.of(transport).get()).sum()
+        };
+        let connections: Vec<_> =
+            Transport::ALL.map(|transport| (transport.name(), settled(transport))).into();
+        let http = self.edge.as_ref().map_or(0, |edge| edge.connection_count() as u64);
+        let unsettled = shared.counters().unsettled() as u64;
+        let own = Hello::of(&shared.config());
+        let count = connections.iter().map(|(_, count)| count).sum();
+        Forecast {
+            connections,
+            stays: vec![("http", http), ("unsettled", unsettled)],
+            refused: refused(&own, hello, count),
+        }
+    }
+
+    /// Finishes what has stayed, for `linger` at most, then ends. The new process serves.
+    pub async fn leave(self, _linger: Duration) -> Left {
+        Left::default()
+    }
+}
+
+impl GatewayBuilder {
+    /// Makes the gateway of what an old process hands over, instead of an empty one.
+    ///
+    /// Errors: [`GatewayBuilder::start`] fails if the old process ends the upgrade, or if this
+    /// process cannot use what it gets. The old process is told why, and serves on.
+    pub fn take_over(mut self, predecessor: Predecessor) -> Self {
+        self.predecessor = Some(predecessor);
+        self
+    }
+
+    /// Builds the gateway of what the predecessor hands over.
+    pub(super) async fn start_from(self, predecessor: Predecessor) -> Result<Gateway, StartError> {
+        let planned = tokio::task::spawn_blocking(|| {
+            let plan = predecessor.plan(Nanos::now().after(PLAN_PATIENCE));
+            let why = plan.map_or_else(NotMoved::because, |_| NotMoved(NOTHING_MOVES.to_owned()));
+            predecessor.fail(&why.0);
+            why
+        });
+        Err(StartError::TakeOver(planned.await.unwrap_or_else(NotMoved::because)))
+    }
+}
+
+impl Hello {
+    /// What this process says of itself with a configuration. It raises the limit on open files.
+    pub fn of(config: &Config) -> Hello {
+        let open_files = raise_open_files();
+        let resources = Resources::detect();
+        let shards = resources.shards(&config.threads);
+        let own = admission::shard_sockets_max(&config.engine, open_files.soft);
+        let datagrams = if config.listen.udp.is_empty() { 0 } else { 1 };
+        let udp_threads = datagrams * resources.udp_threads(config.udp.threads);
+        let limits = super::builder::table_limits(&open_files, own);
+        let connections_max = admission::connections_max(&config.limits, limits, shards);
+        let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        Hello {
+            shards: number(shards),
+            udp_threads: number(udp_threads),
+            own_descriptors: own.is_some(),
+            connections_max: connections_max as u64,
+            ..Hello::of_this_process()
+        }
+    }
+}
+
+/// Why the new process cannot take over this gateway, with its settled connections.
+fn refused(own: &Hello, new: &Hello, connections: u64) -> Option<String> {
+    if own.shards != new.shards {
+        return Some(format!(
+            "the new process has {} shards, this one has {}: another number needs a restart \
+             (threads.shards)",
+            new.shards, own.shards
+        ));
+    }
+    if own.udp_threads != new.udp_threads {
+        return Some(format!(
+            "the new process has {} threads for datagrams, this one has {}: another number needs a \
+             restart (udp.threads, listen.udp)",
+            new.udp_threads, own.udp_threads
+        ));
+    }
+    if own.own_descriptors != new.own_descriptors {
+        return Some("engine.own_descriptors differs: that needs a restart".to_owned());
+    }
+    (connections > new.connections_max).then(|| {
+        let limit = match new.open_files {
+            Some(limit) => format!("its limit on open files is {limit}"),
+            None => "it has no limit on open files".to_owned(),
+        };
+        format!(
+            "the new process has room for {} connections, and this one has {connections}: {limit}; \
+             raise it, and limits.connections_max",
+            new.connections_max
+        )
+    })
+}
+
+/// The old process checks what this one has said.
+const PLAN_PATIENCE: Duration = Duration::from_secs(60);
+/// What is not there yet.
+const NOTHING_MOVES: &str = "this version of weir cannot move connections to a new process yet";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_of_another_shape_is_refused_with_figures() {
+        let own = Hello {
+            shards: 2,
+            udp_threads: 1,
+            connections_max: 100,
+            open_files: Some(120),
+            ..Hello::of_this_process()
+        };
+        let check = |change: &dyn Fn(&mut Hello), connections, parts: &[&str]| {
+            let mut new = own.clone();
+            change(&mut new);
+            let refused = refused(&own, &new, connections).unwrap_or_default();
+            assert!(parts.iter().all(|part| refused.contains(part)), "{refused}");
+            assert_eq!(parts.is_empty(), refused.is_empty(), "{refused}");
+        };
+        check(&|_| {}, 100, &[]);
+        check(&|new| new.shards = 3, 0, &["3 shards", "has 2", "threads.shards"]);
+        check(&|new| new.udp_threads = 0, 0, &["0 threads for datagrams", "has 1"]);
+        check(&|new| new.own_descriptors = true, 0, &["engine.own_descriptors"]);
+        check(&|_| {}, 101, &["room for 100 connections", "has 101", "open files is 120"]);
+    }
+}
