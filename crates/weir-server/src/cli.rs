@@ -37,6 +37,8 @@ pub(crate) enum Command {
     Drain(DrainArgs),
     // Its own description is longer.
     Reload(ReloadArgs),
+    // Its own description is longer.
+    Upgrade(UpgradeArgs),
     /// Tell where the memory of a running gateway is, or what keeps it.
     Memory(MemoryArgs),
     /// List the connections of a running gateway.
@@ -203,6 +205,33 @@ pub(crate) struct ReloadArgs {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) api: AdminArgs,
+}
+
+/// Replace the running gateway by a new process, which takes its listeners and its connections over.
+/// It prints a line for each stage, then a table of what has moved.
+///
+/// The running gateway starts the new process, and serves until that is ready to take over. If
+/// anything fails before that, it serves on, and this command says why.
+///
+/// The command finds the gateway by its socket, which the configuration names (`upgrade.socket`).
+/// Only the gateway's own user and root may use it.
+///
+/// The exit code is 0 if the new process serves alone; with --dry-run, if an upgrade would begin. It
+/// is 1 if the upgrade has failed, and 2 if this command refuses the configuration.
+#[derive(Debug, Args)]
+pub(crate) struct UpgradeArgs {
+    /// Program to start [default: the path by which the running gateway was started].
+    #[arg(long, value_name = "PATH")]
+    pub(crate) program: Option<PathBuf>,
+    /// The gateway's socket [default: that of the configuration].
+    #[arg(long, value_name = "PATH")]
+    pub(crate) socket: Option<PathBuf>,
+    /// Start the new process and let it check its configuration, say what would move, and end it.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Print one JSON object for each line.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Check this machine for the configuration that would be used: limits, kernel settings, memory,

@@ -27,6 +27,7 @@ mod sys;
 mod systemd;
 mod tls;
 mod token;
+mod upgrade;
 
 use std::io;
 use std::process::ExitCode;
@@ -53,17 +54,12 @@ fn main() -> ExitCode {
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let Cli { command, config: file } = cli;
     match command.unwrap_or(Command::Serve(ServeArgs::default())) {
-        Command::Serve(args) => {
-            let settings = config::load(file.clone())?;
-            if settings.gateway.admin.heap_profile {
-                profile::enable_heap_profile()?;
-            }
-            return serve::run(file, settings, Begin::of(args.new_store));
-        }
+        Command::Serve(args) => return serve::run(file, Begin::of(args.new_store)),
         Command::Demo(args) => return demo::run(&args, file),
         Command::Publish(args) => block_on(publish::run(args, file))?,
         Command::Drain(args) => block_on(drain::run(args, file))?,
         Command::Reload(args) => return block_on(reload::run(args, file)),
+        Command::Upgrade(args) => return block_on(upgrade::run(args, file)),
         Command::Memory(args) => block_on(memory::run(args, file))?,
         Command::Connections(args) => block_on(look::connections::run(args, file))?,
         Command::Topics(args) => block_on(look::topics::run(args, file))?,

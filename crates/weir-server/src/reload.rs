@@ -17,7 +17,7 @@ use weir::keys::{Change, Difference, Table, adopt, difference};
 use weir::{Handle, NotReloaded, Reloaded, Reloader};
 
 use crate::cli::ReloadArgs;
-use crate::config::{self, LogSettings, Settings};
+use crate::config::{self, LogSettings, Settings, UpgradeSettings};
 use crate::http::{Api, reason};
 use crate::log::Control;
 use crate::output::{complain, say};
@@ -74,6 +74,11 @@ impl OwnReloader {
         }
     }
 
+    /// The settings of an upgrade that are in use.
+    pub(crate) async fn upgrade(&self) -> UpgradeSettings {
+        self.own.lock().await.upgrade.clone()
+    }
+
     async fn apply(&self) -> Result<Reloaded, NotReloaded> {
         let Some(handle) = self.handle.get() else {
             return Err(NotReloaded(vec!["the gateway is still starting".to_owned()]));
@@ -92,6 +97,7 @@ impl OwnReloader {
             reloaded.changed.extend(changed);
             reloaded.restart.extend(restart);
         }
+        adopt(&mut own.upgrade, &new.upgrade);
         let log = own.log.clone();
         adopt(&mut own.log, &new.log);
         if own.log != log {
@@ -188,10 +194,11 @@ impl Settings {
     fn own_sections<'a>(
         &'a self,
         new: &'a Settings,
-    ) -> [(&'static str, &'a dyn Table, &'a dyn Table); 3] {
+    ) -> [(&'static str, &'a dyn Table, &'a dyn Table); 4] {
         [
             ("store", &self.store, &new.store),
             ("cache", &self.cache, &new.cache),
+            ("upgrade", &self.upgrade, &new.upgrade),
             ("log", &self.log as &LogSettings, &new.log),
         ]
     }

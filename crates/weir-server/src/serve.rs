@@ -10,30 +10,56 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{interval, timeout};
 use tracing::{info, warn};
-use weir::{Config, DeviceStore, Gateway, GatewayBuilder, Handle, Reloader, Resources};
+use weir::{
+    Config, DeviceStore, Gateway, GatewayBuilder, Handle, Hello, Predecessor, Reloader, Resources,
+};
 
-use crate::config::Settings;
+use crate::config::{self, Settings};
 use crate::log::{Log, Losses};
 use crate::output::say;
-use crate::profile::OwnProfiler;
+use crate::profile::{self, OwnProfiler};
 use crate::reload::OwnReloader;
 use crate::store::{self, Begin, Opened};
+use crate::upgrade::{self, Control, Handed, Program};
 use crate::{banner, sys, systemd};
 
-/// Runs until a signal arrives. Exit code 0 after an orderly end, 1 if a second signal cut it
-/// short.
-pub(crate) fn run(
+/// Runs until a signal arrives, or until another process has taken over. Exit code 0 after an
+/// orderly end, 1 if a second signal cut it short.
+///
+/// If an old process has started this one to take its place, that is told of a failure.
+pub(crate) fn run(file: Option<PathBuf>, begin: Begin) -> anyhow::Result<ExitCode> {
+    let mut predecessor = Predecessor::from_environment().context("cannot take over")?;
+    let end = load_and_run(file, begin, &mut predecessor);
+    if let (Err(error), Some(predecessor)) = (&end, predecessor) {
+        predecessor.fail(&format!("{error:#}"));
+    }
+    end
+}
+
+fn load_and_run(
     file: Option<PathBuf>,
-    settings: Settings,
     begin: Begin,
+    predecessor: &mut Option<Predecessor>,
 ) -> anyhow::Result<ExitCode> {
+    let settings = config::load(file.clone())?;
+    if settings.gateway.admin.heap_profile {
+        profile::enable_heap_profile()?;
+    }
     // Dropped last, so that the log also writes the lines about the end.
     let log = Log::start(&settings.log)?;
+    if let Some(predecessor) = predecessor {
+        let config = &settings.gateway;
+        config.check_files().map_err(|error| config::Refused::file(&error))?;
+        config.check_jwt_keys().map_err(|error| config::Refused::file(&error))?;
+        predecessor.hello(&Hello::of(config)).map_err(|error| anyhow!("{error}"))?;
+    }
+    let program = Program::of_this_process(file.clone())?;
     let front_threads = Resources::detect().front_threads(&settings.gateway.threads);
     let runtime = front(front_threads)?;
     let own = Settings { gateway: Config::default(), ..settings.clone() };
     let reloader = OwnReloader::new(file, own, log.control());
-    let end = runtime.block_on(serve(settings, begin, front_threads, (reloader, log.losses())));
+    let given = (front_threads, program, predecessor);
+    let end = runtime.block_on(serve(settings, begin, given, (reloader, log.losses())));
     // After an orderly end nothing is running any more; after a second signal nothing may delay the
     // end.
     runtime.shutdown_background();
@@ -43,44 +69,40 @@ pub(crate) fn run(
 async fn serve(
     settings: Settings,
     begin: Begin,
-    front_threads: usize,
+    (front_threads, program, predecessor): (usize, Program, &mut Option<Predecessor>),
     (reloader, losses): (Arc<OwnReloader>, Losses),
 ) -> anyhow::Result<ExitCode> {
     // Before the start, so that the program handles an early signal too.
-    let mut signals = Signals::catch()?;
+    let (mut signals, mut control) = (Signals::catch()?, Control::catch()?);
+    let takes_over = predecessor.is_some();
     let sockets = sys::passed::sockets().context("cannot take the sockets of LISTEN_FDS")?;
-    let devices = match Box::pin(store::open(&settings, begin)).await? {
-        Opened::Store(devices) => Some(devices),
-        Opened::Nothing => None,
-        Opened::Held(held) => bail!("{held}; set store.path, or store.kind = \"none\""),
-    };
-    let over_file = settings.from_variables.iter().filter(|set| set.is_over_file());
-    let over_file: Vec<String> = over_file.map(ToString::to_string).collect();
-    if !over_file.is_empty() {
-        info!("environment variables override the configuration file: {}", over_file.join("; "));
-    }
+    // The embedded store has one owner: the old process, until it has handed over.
+    let devices = if takes_over { None } else { open_store(&settings, begin).await? };
+    tell_overridden(&settings);
+    let socket = settings.upgrade.socket(&settings.store);
     let config = settings.gateway;
-    let builder = builder(&config, devices.as_ref()).sockets(sockets);
+    let mut builder = builder(&config, devices.as_ref()).sockets(sockets);
+    if let Some(predecessor) = predecessor.take() {
+        builder = builder.take_over(predecessor);
+    }
     let gateway = builder.reloader(Arc::clone(&reloader) as Arc<dyn Reloader>).start().await;
     // The message already names the cause; as a source it would appear twice.
-    let gateway = gateway.map_err(|error| anyhow!("{error}"))?;
+    let mut gateway = gateway.map_err(|error| anyhow!("{error}"))?;
     reloader.begin(gateway.handle());
+    control.listen(socket, takes_over);
     // The gateway serves even if standard output is closed.
     let _ = say(banner::text(gateway.started(), &config, front_threads));
     let reporter = tokio::spawn(report_lost_lines(gateway.handle(), losses));
     systemd::tell_ready();
-    let watchdog = tokio::spawn(systemd::ping_watchdog(gateway.handle()));
-
-    // Not inside the line below: the log evaluates its fields only if the level is on.
-    let hung_up = || {
-        let reloader = Arc::clone(&reloader);
-        tokio::spawn(async move { Box::pin(reloader.hang_up()).await });
-    };
-    let signal = signals.end(hung_up).await;
-    info!(signal, "stopping; a second signal ends at once");
-    systemd::tell_stopping(config.connection.drain_timeout);
+    let watchdog = tokio::spawn(systemd::ping_watchdog(gateway.handle(), takes_over));
+    let ended =
+        Box::pin(until_end(&mut gateway, &mut signals, &mut control, (&program, &reloader)));
+    let ended = ended.await;
+    control.close();
+    let over = config.connection.drain_timeout;
+    let last = Box::pin(finish(gateway, devices, ended, (&reloader, over)));
     let code = tokio::select! {
-        () = end(gateway, devices) => ExitCode::SUCCESS,
+        () = last => ExitCode::SUCCESS,
         signal = signals.end(|| info!("SIGHUP: nothing is reloaded while stopping")) => {
             warn!(signal, "ended at once");
             ExitCode::from(EXIT_CUT_SHORT)
@@ -89,6 +111,82 @@ async fn serve(
     reporter.abort();
     watchdog.abort();
     Ok(code)
+}
+
+async fn open_store(settings: &Settings, begin: Begin) -> anyhow::Result<Option<Arc<DeviceStore>>> {
+    match Box::pin(store::open(settings, begin)).await? {
+        Opened::Store(devices) => Ok(Some(devices)),
+        Opened::Nothing => Ok(None),
+        Opened::Held(held) => bail!("{held}; set store.path, or store.kind = \"none\""),
+    }
+}
+
+/// Logs the keys that variables have set instead of the file.
+fn tell_overridden(settings: &Settings) {
+    let over_file = settings.from_variables.iter().filter(|set| set.is_over_file());
+    let over_file: Vec<String> = over_file.map(ToString::to_string).collect();
+    if !over_file.is_empty() {
+        info!("environment variables override the configuration file: {}", over_file.join("; "));
+    }
+}
+
+/// Why the gateway ends.
+enum Ended {
+    /// A signal.
+    BySignal(&'static str),
+    /// A new process serves.
+    ByUpgrade(Handed),
+}
+
+/// Serves, and carries out orders to upgrade, until the gateway ends.
+async fn until_end(
+    gateway: &mut Gateway,
+    signals: &mut Signals,
+    control: &mut Control,
+    (program, reloader): (&Program, &Arc<OwnReloader>),
+) -> Ended {
+    // Not inside the line below: the log evaluates its fields only if the level is on.
+    let hung_up = || {
+        let reloader = Arc::clone(reloader);
+        tokio::spawn(async move { Box::pin(reloader.hang_up()).await });
+    };
+    loop {
+        let order = tokio::select! {
+            signal = signals.end(hung_up) => return Ended::BySignal(signal),
+            order = control.next() => order,
+        };
+        let settings = reloader.upgrade().await;
+        let started = tokio::select! {
+            signal = signals.end(hung_up) => return Ended::BySignal(signal),
+            started = upgrade::start(gateway, program, &settings, &order) => started,
+        };
+        // From here on, signals wait for the decision.
+        if let Some(started) = started
+            && let Some(handed) = Box::pin(upgrade::hand_over(gateway, started, order)).await
+        {
+            return Ended::ByUpgrade(handed);
+        }
+    }
+}
+
+/// Ends the gateway in order.
+async fn finish(
+    gateway: Gateway,
+    devices: Option<Arc<DeviceStore>>,
+    ended: Ended,
+    (reloader, drain_timeout): (&OwnReloader, Duration),
+) {
+    match ended {
+        Ended::BySignal(signal) => {
+            info!(signal, "stopping; a second signal ends at once");
+            systemd::tell_stopping(drain_timeout);
+            end(gateway, devices).await;
+        }
+        Ended::ByUpgrade(handed) => {
+            close(devices).await;
+            upgrade::leave(gateway, &reloader.upgrade().await, handed).await;
+        }
+    }
 }
 
 /// The builder of a gateway with everything that this program gives to it.
@@ -119,6 +217,10 @@ pub(crate) fn front(threads: usize) -> anyhow::Result<Runtime> {
 /// beside it.
 pub(crate) async fn end(gateway: Gateway, devices: Option<Arc<DeviceStore>>) {
     gateway.shutdown().await;
+    close(devices).await;
+}
+
+async fn close(devices: Option<Arc<DeviceStore>>) {
     let Some(devices) = devices else { return };
     if !matches!(timeout(CLOSE_TIMEOUT, devices.close()).await, Ok(Ok(()))) {
         warn!("the device store did not close in time; everything that it has confirmed is kept");

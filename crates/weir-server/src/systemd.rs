@@ -1,9 +1,20 @@
-//! What `weir serve` tells systemd: that it is ready, alive, and stopping. Without systemd, nothing.
+//! What `weir serve` tells systemd: that it is ready, alive, stopping, or replaced by another
+//! process. Without systemd, nothing.
 
+use std::ffi::OsStr;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use sd_notify::NotifyState;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::io::AsyncReadExt as _;
+use tokio::net::unix::pipe;
+use tokio::time::{MissedTickBehavior, interval, timeout};
 use tracing::warn;
 use weir::Handle;
 
@@ -21,11 +32,13 @@ pub(crate) fn tell_stopping(over: Duration) {
 
 /// Pings the watchdog, if the unit has one, as long as every shard answers. This task itself shows
 /// that the front works.
-pub(crate) async fn ping_watchdog(handle: Handle) {
-    let Some(patience) = sd_notify::watchdog_enabled().filter(|patience| !patience.is_zero())
-    else {
-        return;
-    };
+///
+/// A process that has taken over is not the one that systemd has started: the variable
+/// `WATCHDOG_PID` still names that.
+pub(crate) async fn ping_watchdog(handle: Handle, has_taken_over: bool) {
+    let patience =
+        if has_taken_over { inherited_patience() } else { sd_notify::watchdog_enabled() };
+    let Some(patience) = patience.filter(|patience| !patience.is_zero()) else { return };
     let mut ticks = interval(patience / PINGS);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -39,6 +52,52 @@ pub(crate) async fn ping_watchdog(handle: Handle) {
     }
 }
 
+/// The time of the watchdog, whatever process it was given to.
+fn inherited_patience() -> Option<Duration> {
+    let micros = std::env::var("WATCHDOG_USEC").ok()?.parse().ok()?;
+    Some(Duration::from_micros(micros))
+}
+
+/// Another process is the main one of the service now. Returns when systemd has taken note of it;
+/// then this one may end.
+pub(crate) async fn tell_main_process(pid: u32) {
+    if std::env::var_os("NOTIFY_SOCKET").is_none() {
+        return;
+    }
+    tell(&[NotifyState::MainPid(pid)]);
+    if let Err(error) = barrier().await {
+        warn!(%error, "systemd has not confirmed which process is the main one");
+    }
+}
+
+/// Waits until systemd has handled all that was told before: then it closes its copy of a pipe.
+async fn barrier() -> io::Result<()> {
+    let (theirs, mut ours) = pipe::pipe()?;
+    let theirs = theirs.into_blocking_fd()?;
+    pass(b"BARRIER=1", &theirs)?;
+    drop(theirs);
+    let mut nothing = [0];
+    timeout(BARRIER_PATIENCE, ours.read(&mut nothing)).await??;
+    Ok(())
+}
+
+/// Sends a message with a descriptor to systemd.
+fn pass(message: &[u8], descriptor: &OwnedFd) -> io::Result<()> {
+    let place = std::env::var_os("NOTIFY_SOCKET").ok_or(io::ErrorKind::NotFound)?;
+    let socket = UnixDatagram::unbound()?;
+    match place.as_bytes() {
+        [b'@', name @ ..] => socket.connect_addr(&SocketAddr::from_abstract_name(name)?)?,
+        path => socket.connect(OsStr::from_bytes(path))?,
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [descriptor.as_fd()];
+    let is_pushed = ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
+    debug_assert!(is_pushed, "there is space for one");
+    sendmsg(&socket, &[IoSlice::new(message)], &mut ancillary, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
 fn tell(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
         warn!(%error, "cannot tell systemd of the state");
@@ -49,3 +108,5 @@ fn tell(state: &[NotifyState<'_>]) {
 const PINGS: u32 = 3;
 /// The end after `connection.drain_timeout`: of shards, notices, store and logs.
 const AFTER_DRAIN: Duration = Duration::from_secs(40);
+/// systemd answers at once, unless it reloads its units.
+const BARRIER_PATIENCE: Duration = Duration::from_secs(5);

@@ -7,6 +7,7 @@ mod names;
 mod problem;
 mod reference;
 mod store;
+mod upgrade;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -17,6 +18,7 @@ pub(crate) use env::CONFIG_VARIABLE;
 pub(crate) use problem::Refused;
 pub(crate) use reference::{example, markdown, text};
 pub(crate) use store::{CacheSettings, StoreKind, StoreSettings};
+pub(crate) use upgrade::UpgradeSettings;
 
 use file::Places;
 use problem::{Place, Problem};
@@ -30,6 +32,8 @@ pub(crate) struct Settings {
     pub(crate) store: StoreSettings,
     /// Section `[cache]`.
     pub(crate) cache: CacheSettings,
+    /// Section `[upgrade]`.
+    pub(crate) upgrade: UpgradeSettings,
     /// Section `[log]`.
     pub(crate) log: LogSettings,
     /// The keys that environment variables have set.
@@ -166,35 +170,50 @@ impl LogSettings {
 /// The gateway's keys and the program's own.
 impl Table for Settings {
     fn entries(&self) -> Vec<(&'static Key, &dyn Value)> {
-        let [store, cache, log] = &SECTIONS;
+        let [store, cache, upgrade, log] = &SECTIONS;
         in_order(
             self.gateway.entries(),
-            [(store, &self.store), (cache, &self.cache), (log, &self.log)],
+            [
+                (store, &self.store),
+                (cache, &self.cache),
+                (upgrade, &self.upgrade),
+                (log, &self.log),
+            ],
         )
     }
 
     fn entries_mut(&mut self) -> Vec<(&'static Key, &mut dyn Value)> {
-        let [store, cache, log] = &SECTIONS;
+        let [store, cache, upgrade, log] = &SECTIONS;
         in_order(
             self.gateway.entries_mut(),
-            [(store, &mut self.store), (cache, &mut self.cache), (log, &mut self.log)],
+            [
+                (store, &mut self.store),
+                (cache, &mut self.cache),
+                (upgrade, &mut self.upgrade),
+                (log, &mut self.log),
+            ],
         )
     }
 }
 
 /// Store and cache stand before the sections that depend on them: activation and classes.
-fn in_order<T>(mut gateway: Vec<T>, [store, cache, log]: [T; 3]) -> Vec<T> {
+fn in_order<T>(mut gateway: Vec<T>, [store, cache, upgrade, log]: [T; 4]) -> Vec<T> {
     let behind = gateway.split_off(gateway.len() - 2);
     gateway.extend([store, cache]);
     gateway.extend(behind);
-    gateway.push(log);
+    gateway.extend([upgrade, log]);
     gateway
 }
 
 /// The program's own sections.
-static SECTIONS: [Key; 3] = [
+static SECTIONS: [Key; 4] = [
     Key { name: "store", doc: &["Where devices and their tokens are kept."], rules: Rules::NONE },
     Key { name: "cache", doc: &["A Redis cache in front of the store."], rules: Rules::NONE },
+    Key {
+        name: "upgrade",
+        doc: &["A new process takes the place of the running one; see `weir upgrade`."],
+        rules: Rules::NONE,
+    },
     Key { name: "log", doc: &["The log, which goes to standard error."], rules: Rules::NONE },
 ];
 
