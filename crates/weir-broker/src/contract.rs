@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::durations::DurationCounts;
 use crate::records::{
     Attendance, Batch, Claim, ConnectionNumber, Entry, History, HistoryQuery, Member, MemberPage,
-    Name, Node, NodeNumber, Occupancy, Position, Reach, Received, Revocation, RevocationId,
-    Revocations, Scope, SessionId, StoredSession,
+    Name, Node, NodeNumber, NodeState, Occupancy, Position, Reach, Received, Revocation,
+    RevocationId, Revocations, Scope, SessionId, StoredSession,
 };
 
 /// The answer of a method: it comes in bounded time.
@@ -137,6 +137,12 @@ pub trait Broker: Send + Sync + 'static {
 
     /// The number of this node, which the broker has leased to it. It changes only with [`Event::Renumbered`].
     fn number(&self) -> NodeNumber;
+
+    /// What another process of this machine needs to go on as this node; `None`: it cannot. What is asked here afterwards
+    /// counts for the node all the same. The node must not retire here.
+    fn state(&self) -> Answer<'_, Option<NodeState>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
 
     /// Publishes batches, each to one topic: one answer for each batch, in order.
     ///

@@ -32,7 +32,7 @@ pub use durations::DurationCounts;
 pub use queue::{Overloaded, PublishQueue, QueueCounts, QueueLimits, QueueResult, Waiting};
 pub use records::{
     Attendance, Batch, BatchId, Claim, ConnectionNumber, Entry, History, HistoryQuery, Member,
-    MemberPage, Name, Node, NodeNumber, Occupancy, Position, Reach, Received, Retention,
+    MemberPage, Name, Node, NodeNumber, NodeState, Occupancy, Position, Reach, Received, Retention,
     Revocation, RevocationId, Revocations, Scope, SessionId, StoredSession,
 };
 pub use redis::{PublishScript, RedisAnswer, RedisBroker, RedisInfo, RedisOptions, ask_redis};

@@ -167,6 +167,29 @@ pub struct Node {
     pub about: String,
 }
 
+/// What another process of this machine needs to go on as this node.
+///
+/// Shape: some 40 bytes for each connection and topic, and their names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeState {
+    /// Tells this node from all others, also from those that had its name before.
+    pub instance: String,
+    /// Its number.
+    pub number: NodeNumber,
+    /// For how long it has the number still.
+    pub lease_left: Duration,
+    /// The number of the stay under which its members stand; 0: none has begun.
+    pub stay: u64,
+    /// The number of the last entry in the index of its stays.
+    pub last_entry: u64,
+    /// The number of the last call that changed members.
+    pub last_call: u64,
+    /// What stands in the index of its stay, with the numbers of the entries.
+    pub entries: Vec<(Name, u64)>,
+    /// The connections that are claimed.
+    pub claimed: Vec<(Name, ConnectionNumber)>,
+}
+
 /// A connection that is present in a topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {

@@ -47,8 +47,7 @@ impl Claimed {
 
 impl Devices {
     pub(super) fn insert(&mut self, claim: &Claim) {
-        let new = Claimed::One(claim.connection);
-        self.claimed.entry(claim.device.clone()).or_insert(new).insert(claim.connection);
+        self.note(&claim.device, claim.connection);
     }
 
     /// Whether the device has no connection here any more.
@@ -64,6 +63,21 @@ impl Devices {
     /// The devices.
     pub(super) fn names(&self) -> Vec<Name> {
         self.claimed.keys().cloned().collect()
+    }
+
+    /// The connections of each device.
+    pub(super) fn all(&self) -> Vec<(Name, ConnectionNumber)> {
+        let each = self.claimed.iter();
+        let each = each.flat_map(|(device, claimed)| {
+            claimed.all().iter().map(|connection| (device.clone(), *connection))
+        });
+        each.collect()
+    }
+
+    /// Notes a connection.
+    pub(super) fn note(&mut self, device: &Name, connection: ConnectionNumber) {
+        let claimed = self.claimed.entry(device.clone()).or_insert(Claimed::One(connection));
+        claimed.insert(connection);
     }
 
     /// Takes all out.

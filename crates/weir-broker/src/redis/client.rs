@@ -68,7 +68,10 @@ impl Client {
             health: Health::new(handler),
             counts: counts.clone(),
             number: AtomicU16::new(0),
-            instance: format!("{:016x}", rand::random::<u64>()),
+            instance: match &options.goes_on {
+                Some(state) => state.instance.clone(),
+                None => format!("{:016x}", rand::random::<u64>()),
+            },
             look: Notify::new(),
             interruptions: AtomicU64::new(0),
             probe_every: options.probe_every,
@@ -78,7 +81,7 @@ impl Client {
         let waiting_max = options.waiting_max.clamp(1, Semaphore::MAX_PERMITS);
         let lanes = LaneOptions { pipelines_max: options.pipelines_max, waiting_max, counts };
         let servers = Servers::open(context.clone(), endpoint.seeds, lanes).await?;
-        Ok(Client {
+        let client = Client {
             keys,
             context,
             servers,
@@ -97,13 +100,18 @@ impl Client {
             wait_replicas: options.wait_replicas,
             waiting: Arc::new(Semaphore::new(waiting_max)),
             waiting_max,
-        })
+        };
+        if let Some(state) = &options.goes_on {
+            client.go_on(state).await;
+        }
+        Ok(client)
     }
 
     /// Takes a number, and listens to what concerns every node.
     pub(super) async fn begin(&self) -> Result<(), Error> {
         self.announce_as(None).await?;
-        self.join_all(vec![Interest::All, Interest::Revocations]).await
+        self.join_all(vec![Interest::All, Interest::Revocations]).await?;
+        self.join_again().await
     }
 
     pub(super) async fn join_all(&self, interests: Vec<Interest>) -> Result<(), Error> {

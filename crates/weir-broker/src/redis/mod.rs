@@ -16,6 +16,7 @@
 //! | `topics`, `devices`, `nodes`, `presence`, `sessions` | the contract's methods | talk to Redis themselves |
 //! | `attendance` | which topics have subscribers, and who begins and ends their occupancy | talk to Redis itself |
 //! | `dead` | lets the members and subscribers of dead nodes leave | decide which nodes live |
+//! | `handover` | lets another process go on as this node | serve |
 //! | `bare` | what a bare client sends to publish: for measuring | belong to the broker |
 //!
 //! Commands go through the `redis` crate's multiplexed connections. Subscriptions have connections of their own: see
@@ -33,6 +34,7 @@ mod devices;
 mod dial;
 mod discovery;
 mod eviction;
+mod handover;
 mod health;
 mod keys;
 mod lineage;
@@ -64,8 +66,8 @@ pub use self::options::RedisOptions;
 use crate::contract::{Answer, Broker, BrokerCounts, Error, EventHandler, Published};
 use crate::records::{
     Attendance, Batch, Claim, ConnectionNumber, Entry, History, HistoryQuery, Member, MemberPage,
-    Name, Node, NodeNumber, Occupancy, Position, Reach, RevocationId, Revocations, SessionId,
-    StoredSession,
+    Name, Node, NodeNumber, NodeState, Occupancy, Position, Reach, RevocationId, Revocations,
+    SessionId, StoredSession,
 };
 
 /// A broker in Redis. Dropped, it ends at once, and its node counts as living for some seconds.
@@ -106,6 +108,10 @@ impl Broker for RedisBroker {
 
     fn number(&self) -> NodeNumber {
         NodeNumber(self.client.context.number.load(Ordering::Relaxed))
+    }
+
+    fn state(&self) -> Answer<'_, Option<NodeState>> {
+        Box::pin(async { Ok(Some(self.client.node_state().await)) })
     }
 
     fn publish(&self, batches: Vec<Batch>) -> Answer<'_, Vec<Result<Published, Error>>> {

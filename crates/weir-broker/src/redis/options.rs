@@ -7,7 +7,7 @@ use percent_encoding::percent_decode_str;
 use url::Url;
 
 use crate::contract::Error;
-use crate::records::Member;
+use crate::records::{Member, NodeState};
 
 /// What a Redis broker is opened with.
 #[derive(Clone)]
@@ -49,6 +49,8 @@ pub struct RedisOptions {
     /// How long members outlive their node after that, while another node can reach Redis. Nodes look for dead ones six
     /// times in it.
     pub presence_kept: Duration,
+    /// Another process of this machine, as which this one goes on; `None`: this node begins.
+    pub goes_on: Option<NodeState>,
 }
 
 impl RedisOptions {
@@ -72,6 +74,7 @@ impl RedisOptions {
             topic_kept: TOPIC_KEPT,
             node_kept: Duration::from_secs(10),
             presence_kept: Member::KEPT,
+            goes_on: None,
         }
     }
 }

@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 
-use crate::records::Name;
+use crate::records::{Name, NodeState};
 
 /// See the file.
 pub(super) struct Present {
@@ -52,6 +52,24 @@ impl Present {
     pub(super) fn new(instance: &str) -> Present {
         let (instance, topics) = (instance.to_owned(), HashMap::new());
         Present { instance, stay: 0, topics, entries: 0, calls: 0 }
+    }
+
+    /// Notes what another process of this machine knows of itself; see [`NodeState`].
+    pub(super) fn export_to(&self, state: &mut NodeState) {
+        (state.stay, state.last_entry, state.last_call) = (self.stay, self.entries, self.calls);
+        let topics = self.topics.iter();
+        state.entries = topics.map(|(name, topic)| (name.clone(), topic.entry)).collect();
+    }
+
+    /// Goes on where that process has stopped. Its last calls may still be under way, so the next ones begin far behind
+    /// them.
+    pub(super) fn go_on(&mut self, state: &NodeState) {
+        self.stay = state.stay;
+        self.entries = state.last_entry;
+        self.calls = state.last_call.saturating_add(CALLS_BETWEEN);
+        let topic = |entry| Topic { entry, written: Some(0), entering: 0, entered: 0 };
+        let entries = state.entries.iter();
+        self.topics = entries.map(|(name, entry)| (name.clone(), topic(*entry))).collect();
     }
 
     /// The stay as it is now.
@@ -170,6 +188,9 @@ impl Present {
         self.topics.keys().cloned().collect()
     }
 }
+
+/// Between the calls of two processes: more than the first makes while the second begins.
+const CALLS_BETWEEN: u64 = 1 << 20;
 
 #[cfg(test)]
 mod tests {

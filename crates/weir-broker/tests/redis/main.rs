@@ -4,6 +4,7 @@ mod cluster;
 mod common;
 mod conformance;
 mod failover;
+mod handover;
 mod nodes;
 mod presence;
 mod security;

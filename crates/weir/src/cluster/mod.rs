@@ -7,6 +7,7 @@
 
 mod attendance;
 mod events;
+mod handover;
 mod presence;
 mod sessions;
 #[cfg(test)]
@@ -21,8 +22,8 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep};
 use weir_broker::{
     Answer, BatchId, Broker, DurationCounts, Entry, Error, EventHandler, History, HistoryQuery,
-    Name, NodeNumber, Overloaded, PublishQueue, QueueCounts, QueueLimits, RedisAnswer, RedisBroker,
-    RedisOptions, Retention, Waiting,
+    Name, NodeNumber, NodeState, Overloaded, PublishQueue, QueueCounts, QueueLimits, RedisAnswer,
+    RedisBroker, RedisOptions, Retention, Waiting,
 };
 
 use crate::base::clock::{unix_millis, unix_time};
@@ -32,6 +33,7 @@ use crate::tls::SharedSessions;
 use crate::topics::{Followed, Range, Router};
 pub(crate) use attendance::run as run_attendance;
 pub(crate) use events::{BrokerEvents, LocalNode};
+pub(crate) use handover::node_state;
 pub(crate) use presence::run as run_presence;
 use sessions::ClusterSessions;
 
@@ -66,10 +68,18 @@ pub(crate) struct ClusterSettings {
 /// Errors: the file of authorities cannot be read. A Redis that cannot be used is an error of the
 /// broker.
 pub(crate) fn configured(config: &Config) -> io::Result<Option<OpenBroker>> {
+    configured_as(config, None)
+}
+
+/// The same, for a process that goes on as the node of another one.
+pub(crate) fn configured_as(
+    config: &Config,
+    goes_on: Option<NodeState>,
+) -> io::Result<Option<OpenBroker>> {
     if !config.cluster.is_set() {
         return Ok(None);
     }
-    let options = redis_options(config)?;
+    let options = RedisOptions { goes_on, ..redis_options(config)? };
     Ok(Some(Box::new(move |handler| {
         Box::pin(async move {
             let broker = RedisBroker::open(options, handler).await?;

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
+use weir_engine::handover::NotUnderstood;
 use weir_engine::{ConnId, DeviceRef, Origin};
 use weir_store::Millis;
+use weir_wire::handover::v1;
 use weir_wire::v1::server_message::Kind;
 use weir_wire::v1::{Expiring, Refreshed};
 use weir_wire::{CloseReason, ErrorCode};
@@ -119,6 +121,24 @@ impl Dispatcher {
         };
         self.shared.counters().count_refresh(outcome);
         self.answer(conn, frames::error(code, message.to_owned(), "", 0));
+    }
+
+    /// What another process needs of the credentials of this shard's connections.
+    pub(crate) fn export_terms(&self) -> v1::Terms {
+        self.terms.export()
+    }
+
+    /// Goes on with the credentials of another process. Who waits there for the check of a token is
+    /// told to show it again.
+    pub(crate) fn import_terms(&mut self, terms: &v1::Terms) -> Result<(), NotUnderstood> {
+        let auth = &self.shared.auth;
+        for conn in self.terms.import(terms, |grant| auth.share(grant))? {
+            self.shared.counters().count_refresh(RefreshOutcome::Unavailable);
+            let message = "the token cannot be checked at the moment; try again".to_owned();
+            let frame = frames::error(ErrorCode::Busy, message, "", 0);
+            self.jobs.push_back(Job::Send { conn, frame });
+        }
+        Ok(())
     }
 
     /// Takes the result of a check. Its answer waits behind the queued jobs.

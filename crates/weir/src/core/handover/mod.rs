@@ -13,6 +13,7 @@ use crate::auth::devices::HeldBack;
 use crate::backends::calls::MovedCalls;
 use crate::base::handover::{check_column, refused};
 use crate::core::state::SharedState;
+use crate::provisioning::activation::Activator;
 
 /// What remains to be done for what was taken over.
 pub(crate) struct TakenOver {
@@ -50,6 +51,8 @@ impl SharedState {
             }),
             calls: Some(self.calls.export()),
             tls: self.tls.as_ref().map(|tls| tls.contexts().export()),
+            node: self.node.as_ref().map(|node| node.export()),
+            activation: self.activator.as_ref().map(Activator::export),
         }
     }
 
@@ -71,6 +74,12 @@ impl SharedState {
         // A process without TLS has no connection whose session could be resumed here.
         if let (Some(tls), Some(sessions)) = (&self.tls, callers.tls) {
             tls.contexts().import(sessions)?;
+        }
+        if let Some(node) = &self.node {
+            node.import(&part("callers.node", callers.node)?, &self.devices)?;
+        }
+        if let (Some(activator), Some(failures)) = (&self.activator, callers.activation) {
+            activator.import(failures)?;
         }
         Ok(TakenOver { change, calls })
     }

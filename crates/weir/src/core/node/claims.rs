@@ -36,11 +36,14 @@ struct Changes {
     /// Connections that have entered their devices' records. They may have ended since.
     entered: VecDeque<(DeviceRef, ConnId)>,
     releases: HashMap<ConnId, Name, foldhash::fast::RandomState>,
+    /// What the broker was last told, or is being told, beside the releases below.
+    claiming: Vec<(DeviceRef, ConnId)>,
+    releasing: Vec<(Name, ConnId)>,
 }
 
 /// What is sent at a time.
 #[derive(Default)]
-struct Batch {
+pub(super) struct Batch {
     claims: Vec<Due>,
     releases: Vec<(Name, ConnId)>,
 }
@@ -60,6 +63,8 @@ impl Claims {
             counters: Arc::clone(counters),
             entered: VecDeque::new(),
             releases: HashMap::default(),
+            claiming: Vec::new(),
+            releasing: Vec::new(),
         };
         Claims { inner: Mutex::new(changes), wake: Notify::new() }
     }
@@ -109,7 +114,7 @@ impl Claims {
 
     /// Takes a batch. A connection is claimed only if it is in its device's record now, so that no
     /// claim comes after the release.
-    fn take(&self, devices: &Devices, place: &mut DevicePlace) -> Batch {
+    pub(super) fn take(&self, devices: &Devices, place: &mut DevicePlace) -> Batch {
         let mut batch = Batch::default();
         // The walk goes on however many connections come.
         let for_walk = if devices.due_count() == 0 { 0 } else { WALK_PART };
@@ -130,8 +135,34 @@ impl Claims {
                 batch.releases.push((device, conn));
             }
         }
+        changes.claiming = batch.claims.iter().map(|due| (due.device, due.conn)).collect();
+        changes.releasing.clone_from(&batch.releases);
         changes.tidy();
         batch
+    }
+
+    /// What the broker is to be told, or may not have been told yet: claims and releases. A claim
+    /// or a release that it has heard of does no harm when it hears of it again.
+    pub(super) fn untold(&self) -> (Vec<(DeviceRef, ConnId)>, Vec<(Name, ConnId)>) {
+        let changes = self.lock();
+        let claims = changes.claiming.iter().chain(&changes.entered).copied().collect();
+        let waiting = changes.releases.iter().map(|(conn, device)| (device.clone(), *conn));
+        (claims, changes.releasing.iter().cloned().chain(waiting).collect())
+    }
+
+    /// Goes on with what another process was to tell. Nothing was claimed here so far.
+    pub(super) fn go_on(
+        &self,
+        devices: &Devices,
+        claims: Vec<(DeviceRef, ConnId)>,
+        releases: Vec<(Name, ConnId)>,
+    ) {
+        for (device, conn) in claims {
+            self.claim(devices, device, conn);
+        }
+        for (device, conn) in releases {
+            self.release(&device, conn);
+        }
     }
 
     fn is_done(&self, devices: &Devices) -> bool {

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `local` | takes what the broker tells, and runs the tasks |
 //! | `sending` | messages to devices and to all, to the broker and from it |
+//! | `handover` | lets another process go on as this node |
 //! | `claims` | tells the broker which devices have which connections here |
 //! | `revocations` | carries out each revocation once, and knows how far it is |
 //! | `announcing` | tells the other nodes of this one, and lists them |
@@ -15,6 +16,7 @@ mod announcing;
 mod call_letter;
 mod calls;
 mod claims;
+mod handover;
 mod local;
 mod questions;
 mod revocations;

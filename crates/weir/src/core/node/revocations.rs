@@ -13,10 +13,13 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 use weir_broker::{Error, Name, Node, Revocation, RevocationId, Revocations};
+use weir_engine::handover::NotUnderstood;
 use weir_store::{Serial, State};
+use weir_wire::handover::v1;
 
 use super::ClusterNode;
 use crate::auth::devices::DevicePlace;
+use crate::base::handover::{check_column, refused};
 use crate::core::state::SharedState;
 
 /// How far this node is.
@@ -27,17 +30,17 @@ pub(super) struct Revoked {
 }
 
 #[derive(Default)]
-struct Progress {
+pub(super) struct Progress {
     /// The last revocation before which none is missing.
-    last: Option<RevocationId>,
+    pub(super) last: Option<RevocationId>,
     /// The last one that came as an event since the last gap.
-    heard: Option<RevocationId>,
+    pub(super) heard: Option<RevocationId>,
     /// How often something may have been missed.
-    gaps: u64,
+    pub(super) gaps: u64,
     /// So many of the gaps are filled.
-    filled: u64,
+    pub(super) filled: u64,
     /// The last ones that were carried out, at most [`CARRIED_MAX`].
-    carried: VecDeque<Revocation>,
+    pub(super) carried: VecDeque<Revocation>,
 }
 
 /// Which nodes have carried out a revocation.
@@ -76,14 +79,52 @@ impl Revoked {
         self.wake.notify_one();
     }
 
-    fn lock(&self) -> MutexGuard<'_, Progress> {
+    /// How far this node is, for another process.
+    pub(super) fn export_to(&self, node: &mut v1::ClusterNode) {
+        let progress = self.lock();
+        node.last_revocation = progress.last.as_ref().map(place_of);
+        node.last_heard = progress.heard.as_ref().map(place_of);
+        (node.gaps, node.filled) = (progress.gaps, progress.filled);
+        for revocation in &progress.carried {
+            node.carried.push(place_of(&revocation.id));
+            node.carried_devices.push(revocation.device.to_string());
+        }
+    }
+
+    /// Goes on where another process has stopped. What this one has heard so far counts as a gap:
+    /// it may not have carried it out, as it had no devices.
+    pub(super) fn go_on(&self, node: &v1::ClusterNode) -> Result<(), NotUnderstood> {
+        check_column("node.carried_devices", node.carried_devices.len(), node.carried.len())?;
+        if node.carried.len() > CARRIED_MAX || node.filled > node.gaps {
+            return Err(refused("node.carried or gaps", node.carried.len() as u64));
+        }
+        let carried = node.carried.iter().zip(&node.carried_devices);
+        let carried = carried.map(|(place, device)| Revocation {
+            id: RevocationId(place.first, place.second),
+            device: device.as_str().into(),
+        });
+        let id_of = |place: &v1::RevocationPlace| RevocationId(place.first, place.second);
+        let mut progress = self.lock();
+        *progress = Progress {
+            last: node.last_revocation.as_ref().map(id_of),
+            heard: node.last_heard.as_ref().map(id_of),
+            gaps: node.gaps,
+            filled: node.filled,
+            carried: carried.collect(),
+        };
+        drop(progress);
+        self.read_again();
+        Ok(())
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Progress> {
         self.progress.lock().expect("no panic happens under the lock of the revocations")
     }
 }
 
 impl Progress {
     /// Whether a revocation is to be carried out, which it is from here on.
-    fn begin(&mut self, revocation: &Revocation) -> bool {
+    pub(super) fn begin(&mut self, revocation: &Revocation) -> bool {
         // Not by the order of ids: a Redis that has lost some may give lower ones.
         let is_new = !self.carried.contains(revocation);
         if is_new {
@@ -272,6 +313,10 @@ impl ClusterNode {
         let (confirmed, missing) = (numbers(confirmed), numbers(missing));
         Confirmations { confirmed, missing, is_known }
     }
+}
+
+fn place_of(RevocationId(first, second): &RevocationId) -> v1::RevocationPlace {
+    v1::RevocationPlace { first: *first, second: *second }
 }
 
 /// A node that lives confirms within some milliseconds; one that has just died is listed for some

@@ -15,7 +15,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use weir_engine::Nanos;
+use weir_engine::handover::NotUnderstood;
 use weir_store::{Error, Issue, Millis, Proof, Refusal, Serial, Token};
+use weir_wire::handover::v1;
 
 use crate::base::clock::{millis, unix_millis, unix_time};
 use crate::base::config::ActivationConfig;
@@ -117,6 +119,25 @@ impl Activator {
     pub(crate) fn sources_forgotten(&self) -> [u64; 2] {
         let Failures { of_connections, of_datagrams, .. } = &self.failures;
         [of_connections.forgotten(), of_datagrams.forgotten()]
+    }
+
+    /// The sources of failures, for another process.
+    pub(crate) fn export(&self) -> v1::ActivationFailures {
+        let Failures { of_connections, of_datagrams, .. } = &self.failures;
+        v1::ActivationFailures {
+            of_connections: Some(of_connections.export()),
+            of_datagrams: Some(of_datagrams.export()),
+        }
+    }
+
+    /// Goes on with the failures of another process. There were none here so far.
+    pub(crate) fn import(&self, failures: v1::ActivationFailures) -> Result<(), NotUnderstood> {
+        let tables = [
+            (&self.failures.of_connections, failures.of_connections),
+            (&self.failures.of_datagrams, failures.of_datagrams),
+        ];
+        let mut given = tables.into_iter().filter_map(|(table, given)| Some((table, given?)));
+        given.try_for_each(|(table, given)| table.import(given))
     }
 
     /// Changes the limits on failures.

@@ -11,9 +11,10 @@ use std::time::Duration;
 use tokio::runtime;
 use tokio::time::timeout;
 use weir_engine::datagrams::{Outbox, Peer, Received};
+use weir_engine::handover::NotUnderstood;
 use weir_engine::{Nanos, Waker};
 use weir_wire::datagram::{self, Answer, Datagram, Form, Id, Malformed, NoRequest, Request};
-use weir_wire::v1;
+use weir_wire::{handover, v1};
 
 use super::backend::{Backend, DatagramRefusal, Validity};
 use super::own::OwnAddrs;
@@ -82,6 +83,19 @@ impl Handler {
             tally: Tally::default(),
             shared,
         }
+    }
+
+    /// The answers to requests that may come again, for another process.
+    pub(super) fn export(&self) -> handover::v1::Duplicates {
+        self.duplicates.export(|answer| answer.to_vec())
+    }
+
+    /// Goes on with the answers of another process. There were no requests here so far.
+    pub(super) fn import(
+        &mut self,
+        duplicates: handover::v1::Duplicates,
+    ) -> Result<(), NotUnderstood> {
+        self.duplicates.import(duplicates, |answer| Ok(answer.into()))
     }
 
     /// Whether the front has answered everything.
