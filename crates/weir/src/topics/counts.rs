@@ -3,7 +3,7 @@
 use weir_engine::handover::NotUnderstood;
 use weir_engine::rounded;
 
-use super::handover::unknown;
+use crate::base::handover::refused;
 
 /// Members by shard.
 ///
@@ -58,7 +58,7 @@ impl ShardCounts {
         let is_known = self.known().any(|known| known == shard);
         let sum = u64::from(self.total()) + u64::from(count);
         if is_known || sum > u64::from(u32::MAX / 4) {
-            return Err(unknown("topic.members", count));
+            return Err(refused("topic.members", count));
         }
         self.add(shard);
         match self {

@@ -6,7 +6,7 @@ use weir_engine::Message;
 use weir_engine::handover::NotUnderstood;
 use weir_wire::format::Format;
 
-use super::handover::{narrow, unknown};
+use crate::base::handover::{narrow, refused};
 use crate::observe::counters::Counters;
 
 /// Formats, other than frames of a stream, that some subscriber has asked for since the topic
@@ -37,7 +37,7 @@ impl Formats {
         Format::ALL.into_iter().for_each(|format| known.add(format));
         match narrow::<u8>("topic.formats", formats)? {
             formats if formats & !known.0 == 0 => Ok(Formats(formats)),
-            formats => Err(unknown("topic.formats", formats)),
+            formats => Err(refused("topic.formats", formats)),
         }
     }
 

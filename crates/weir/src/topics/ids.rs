@@ -10,7 +10,8 @@ use weir_engine::{TopicId, rounded, rounded_table};
 use weir_wire::handover::v1;
 
 use super::Topic;
-use super::handover::{Shards, narrow, pairs, unknown};
+use super::handover::{Shards, pairs};
+use crate::base::handover::{narrow, refused};
 
 /// Topics by id.
 ///
@@ -174,7 +175,7 @@ impl Ids {
         // Each id is in one of the three.
         let (count, highest) = (all.count(), kinds.iter().max().map_or(0, |id| id.0 as usize + 1));
         if count != kinds.len() || count != used as usize || highest != count {
-            return Err(unknown("topic_ids.used", used));
+            return Err(refused("topic_ids.used", used));
         }
         let chunk = || Box::new([const { None }; CHUNK]);
         table.chunks.extend(std::iter::repeat_with(chunk).take(count.div_ceil(CHUNK)));
@@ -185,7 +186,7 @@ impl Ids {
         for (id, shard) in pairs("topic_ids.waiting", &waiting)? {
             let topic = TopicId(id);
             if !table.retiring.contains_key(&topic) {
-                return Err(unknown("topic_ids.waiting", id));
+                return Err(refused("topic_ids.waiting", id));
             }
             let shard = shards.index("topic_ids.waiting", shard)?;
             self.waiting().push_back(Retirement { topic, shard });

@@ -20,6 +20,7 @@ mod ids;
 mod listing;
 mod memory;
 mod presence;
+mod refusal;
 mod reload;
 mod resume;
 mod ring;
@@ -31,7 +32,6 @@ use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use hashbrown::HashTable;
@@ -41,7 +41,7 @@ use crate::backends::notices::Notices;
 use crate::base::clock::unix_millis;
 use crate::base::config::Config;
 use crate::base::mailboxes::{self, Credits, Mailboxes, Publisher};
-use crate::base::model::{SubscribeError, TopicNameError};
+use crate::base::model::TopicNameError;
 use crate::limits::bucket::Bucket;
 use crate::observe::counters::Counters;
 use attendance::Attendances;
@@ -59,6 +59,8 @@ pub(crate) use ids::Retirement;
 pub(crate) use memory::{OldRing, TopicsMemory};
 pub(crate) use presence::Changes;
 use presence::{Members, Presence};
+use refusal::NotBegun;
+pub(crate) use refusal::RouteError;
 use resume::Resumes;
 pub(crate) use resume::left;
 use ring::{Retained, Ring};
@@ -183,51 +185,6 @@ pub(crate) struct Routed {
     pub(crate) offset: u64,
     pub(crate) epoch: u64,
     pub(crate) connections: u32,
-}
-
-/// The reason for a refused publish. The router has pushed nothing and used no offset.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum RouteError {
-    /// A shard's mailbox is full, or the router stands still.
-    Busy,
-    /// The byte budget has no room for the message.
-    Budget,
-    /// The message is longer than its class allows.
-    TooLarge { limit: usize },
-    /// The topic has reached its class's messages in a second.
-    RateLimited { per_second: u32, after: Duration },
-    /// The running tick has no room left.
-    TickFull { limit: usize, after: Duration },
-    /// The message would begin a topic, but `topics_max` topics exist, or half as many without
-    /// subscribers.
-    TooManyTopics,
-}
-
-/// Why a topic does not begin.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum NotBegun {
-    /// The router stands still.
-    Still,
-    /// There are too many.
-    TooMany,
-}
-
-impl From<NotBegun> for RouteError {
-    fn from(error: NotBegun) -> RouteError {
-        match error {
-            NotBegun::Still => RouteError::Busy,
-            NotBegun::TooMany => RouteError::TooManyTopics,
-        }
-    }
-}
-
-impl From<NotBegun> for SubscribeError {
-    fn from(error: NotBegun) -> SubscribeError {
-        match error {
-            NotBegun::Still => SubscribeError::Busy,
-            NotBegun::TooMany => SubscribeError::TooManyTopics,
-        }
-    }
 }
 
 impl Router {

@@ -10,8 +10,8 @@ use weir_engine::{Footprint, Message, Nanos, rounded};
 use weir_wire::handover::v1;
 
 use super::classes::Retention;
-use super::handover::unknown;
 use super::{Router, Topic, lock};
+use crate::base::handover::refused;
 
 /// The newest messages of a topic that have been sent, one by one.
 ///
@@ -234,7 +234,7 @@ impl Ring {
         for number in numbers {
             let message = messages.get(number)?;
             if message.offset() <= before || message.offset() > last {
-                return Err(unknown("topic_ring.messages", message.offset()));
+                return Err(refused("topic_ring.messages", message.offset()));
             }
             before = message.offset();
             let bytes = message.occupied_bytes();
@@ -244,7 +244,7 @@ impl Ring {
             ring.messages.push_back((message, bytes));
         }
         if before > last {
-            return Err(unknown("topic_ring.base", before));
+            return Err(refused("topic_ring.base", before));
         }
         Ok(ring)
     }

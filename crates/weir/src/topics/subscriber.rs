@@ -7,8 +7,9 @@ use weir_wire::handover::v1;
 use weir_wire::v1::Position;
 
 use super::Router;
-use super::handover::{Shards, at};
+use super::handover::Shards;
 use super::presence::Newcomer;
+use crate::base::handover::at;
 
 /// A connection that subscribes to a topic.
 #[derive(Debug)]

@@ -16,9 +16,9 @@ use weir_wire::handover::v1;
 use weir_wire::hot;
 
 use super::classes::TickRule;
-use super::handover::unknown;
 use super::ticker::Ticker;
 use super::{Class, MessagePosition, Offer, RouteError, Router, State, Topic};
+use crate::base::handover::refused;
 use crate::base::mailboxes::Publisher;
 
 /// The messages of a topic's running tick.
@@ -180,14 +180,14 @@ impl Tick {
         for number in numbers {
             let message = messages.get(number)?;
             if message.offset() <= before {
-                return Err(unknown("topic_tick.messages", message.offset()));
+                return Err(refused("topic_tick.messages", message.offset()));
             }
             before = message.offset();
             tick.bytes += message.occupied_bytes();
             tick.messages.push(Some(message));
         }
         if before > last {
-            return Err(unknown("topic_tick.sent", before));
+            return Err(refused("topic_tick.sent", before));
         }
         if has_keys {
             tick.compact(hasher);

@@ -9,7 +9,7 @@ use weir_engine::{Budget, MessagePlace, Priority, SlowPolicy};
 use weir_wire::handover::v1;
 
 use super::{CLASS_NUMBERS, Class, Classes, Fixed, Numbering, Numbers};
-use crate::topics::handover::{at, narrow, unknown};
+use crate::base::handover::{at, narrow, refused};
 
 /// What topics of another process have from a class.
 #[derive(Debug)]
@@ -102,7 +102,7 @@ impl Numbering {
     fn import(export: &v1::TopicClasses) -> Result<(Numbering, HashSet<u16>), NotUnderstood> {
         let number = |number: u32| match narrow::<u16>("topic_class_number.number", number)? {
             number if (1..CLASS_NUMBERS).contains(&usize::from(number)) => Ok(number),
-            number => Err(unknown("topic_class_number.number", number)),
+            number => Err(refused("topic_class_number.number", number)),
         };
         let mut patterns: Box<[Option<Box<str>>]> = vec![None; CLASS_NUMBERS].into();
         let (mut classes, mut used) = (Vec::new(), HashSet::new());
@@ -114,12 +114,12 @@ impl Numbering {
             }
             used.extend(numbered.has_messages.then_some(number));
             if patterns[usize::from(number)].replace(pattern).is_some() {
-                return Err(unknown("topic_class_number.number", number));
+                return Err(refused("topic_class_number.number", number));
             }
         }
         let of_default = number(export.default_number)?;
         if classes.iter().any(|(_, number)| *number == of_default) {
-            return Err(unknown("topic_classes.default_number", of_default));
+            return Err(refused("topic_classes.default_number", of_default));
         }
         Ok((Numbering { classes, of_default, patterns }, used))
     }

@@ -11,8 +11,9 @@ use weir_wire::handover::v1;
 use super::needs::Replay;
 use super::parked::Parked;
 use super::{ClusterTopic, Need, Phase, held_bytes};
+use crate::base::handover::{at, refused};
 use crate::observe::counters::Following;
-use crate::topics::handover::{Shards, at, growing, unknown};
+use crate::topics::handover::{Shards, growing};
 use crate::topics::{Router, State, Topic};
 
 impl Phase {
@@ -36,7 +37,6 @@ impl ClusterTopic {
             phase: self.phase as u32,
             held: held.collect(),
             parked: parked.collect(),
-            again: self.again,
             shift: self.shift,
             empty_since: self.empty_since.0,
             lingers: self.lingers,
@@ -67,13 +67,13 @@ impl Router {
             cluster.held.push_back((epoch, message));
         }
         for v1::TopicParked { number, subscriber } in export.parked {
-            let missing = || unknown("topic_parked.subscriber", 0_u64);
+            let missing = || refused("topic_parked.subscriber", 0_u64);
             let subscriber = subscriber.ok_or_else(missing)?;
             let subscriber = self.import_subscriber(&subscriber, shards)?;
             self.parked.fetch_add(1, Ordering::Relaxed);
             cluster.parked.push(Parked { subscriber, number });
         }
-        (cluster.again, cluster.shift) = (export.again, export.shift);
+        cluster.shift = export.shift;
         cluster.empty_since = Nanos(growing("topic_follow.empty_since", export.empty_since)?);
         (cluster.lingers, cluster.is_listed) = (export.lingers, export.is_listed);
         Ok(cluster)
@@ -82,14 +82,15 @@ impl Router {
     /// Asks the broker, which knows nothing of this process, for what a topic of another process
     /// needs: its messages from here on, and those since its last one.
     pub(in crate::topics) fn ask_anew(&self, topic: &Topic, state: &mut State) {
-        let phase = state.cluster().phase;
-        match phase {
-            Phase::Apart if state.cluster().parked.is_empty() => {}
+        let cluster = state.cluster();
+        // What may have been missed so far is in the answer.
+        cluster.again = false;
+        match cluster.phase {
+            Phase::Apart if cluster.parked.is_empty() => {}
             Phase::Apart => self.retry(topic, state),
             Phase::Joining => self.join(topic, state),
             Phase::Live | Phase::CatchingUp => {
                 let question = self.needs.question();
-                let cluster = state.cluster();
                 (cluster.phase, cluster.asked) = (Phase::CatchingUp, Some(question));
                 let name = Name::from(topic.name.as_ref());
                 self.needs.push(Need::Join(name, state.offset, question));
@@ -159,7 +160,7 @@ impl Router {
         for part in parts {
             let conn = shards.conn("topic_replay.connection", part.connection)?;
             let topic = self.ids.topic(TopicId(part.topic));
-            let topic = topic.ok_or_else(|| unknown("topic_replay.topic", part.topic))?;
+            let topic = topic.ok_or_else(|| refused("topic_replay.topic", part.topic))?;
             let first = part.first.as_ref().map(|first| self.import_subscriber(first, shards));
             let first = first.transpose()?;
             self.parked.fetch_add(usize::from(first.is_some()), Ordering::Relaxed);

@@ -48,12 +48,13 @@ impl Router {
     pub(crate) fn resume_serving(&self) {
         self.gate.is_closed.store(false, Ordering::Relaxed);
         self.needs.forget_questions();
-        for topic in self.topics_with(|class| class.is_cluster) {
+        for topic in self.topics_with(|_| true) {
             let mut state = topic.lock();
-            if !state.ended {
+            if !state.ended && topic.class().is_cluster {
                 self.follow_again(&topic, &mut state);
-                self.end_if_idle(&topic, &mut state);
             }
+            // It may have begun for something that was then refused.
+            self.end_if_idle(&topic, &mut state);
         }
         if self.gate.has_missed.swap(false, Ordering::Relaxed) {
             self.handle_gap(&Scope::All);

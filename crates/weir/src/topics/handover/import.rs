@@ -11,7 +11,8 @@ use weir_engine::handover::{ImportedMessages, NotUnderstood};
 use weir_engine::{Nanos, TopicId};
 use weir_wire::handover::v1;
 
-use super::{Shards, growing, pairs, unknown};
+use super::{Shards, growing, pairs};
+use crate::base::handover::refused;
 use crate::limits::bucket::Bucket;
 use crate::topics::classes::Use;
 use crate::topics::counts::ShardCounts;
@@ -55,7 +56,7 @@ impl Router {
         debug_assert!(self.topic_count() == 0, "nobody uses the router yet");
         messages.take([export.messages])?;
         let shards = Shards(self.mailboxes.len());
-        let classes = export.classes.ok_or_else(|| unknown("topics.classes", 0_u64))?;
+        let classes = export.classes.ok_or_else(|| refused("topics.classes", 0_u64))?;
         let renumbered = self.classes.load().numbered_as(&classes)?;
         self.classes.store(Arc::new(renumbered));
         let uses = classes.in_use.into_iter().map(Use::import);
@@ -74,7 +75,7 @@ impl Router {
         let (changed, former, resuming) = (import.changed, import.former, import.resuming);
         let is_known = |id: TopicId| topics.binary_search_by_key(&id, |topic| topic.id).is_ok();
         if let Some(id) = resuming.into_keys().find(|id| !is_known(*id)) {
-            return Err(unknown("topic_resume.topic", id.0));
+            return Err(refused("topic_resume.topic", id.0));
         }
         self.ids.import(export.ids.unwrap_or_default(), &topics, shards)?;
         self.tickers.add_former(&former);
@@ -110,6 +111,8 @@ impl Router {
         self.say_attendance_again(None);
         for topic in topics {
             while !self.trim_to_class(topic) {}
+            // It may have begun for something that was then refused.
+            self.end_if_idle(topic, &mut topic.lock());
         }
     }
 
@@ -125,13 +128,13 @@ impl Import<'_> {
     fn topic(&mut self, export: v1::Topic) -> Result<Arc<Topic>, NotUnderstood> {
         let id = TopicId(export.id);
         if export.name.is_empty() {
-            return Err(unknown("topic.name", 0_u64));
+            return Err(refused("topic.name", 0_u64));
         }
         let class = self.class(&export)?;
         let before = &self.uses[export.class as usize];
         let (tick, retention) = (before.tick, before.is_retained);
         if export.epoch == 0 && !class.is_cluster {
-            return Err(unknown("topic.epoch", 0_u64));
+            return Err(refused("topic.epoch", 0_u64));
         }
         let mut counts = ShardCounts::default();
         for (shard, count) in pairs("topic.members", &export.members)? {
@@ -153,7 +156,7 @@ impl Import<'_> {
             extra.resuming = self.resuming.get(&id).copied().unwrap_or(0);
         }
         if class.is_cluster && state.extra.as_ref().is_none_or(|extra| extra.cluster.is_none()) {
-            return Err(unknown("topic_extra.cluster", export.id));
+            return Err(refused("topic_extra.cluster", export.id));
         }
         self.router.fit(&mut state, Had { ticks: tick.is_some(), retention }, &class);
         let name: Box<str> = export.name.into_boxed_str();
@@ -170,9 +173,9 @@ impl Import<'_> {
     /// The class that fits its name here, as far as a topic that exists can have it.
     fn class(&mut self, export: &v1::Topic) -> Result<Arc<Class>, NotUnderstood> {
         let before = self.uses.get(export.class as usize);
-        let before = before.ok_or_else(|| unknown("topic.class", export.class))?;
+        let before = before.ok_or_else(|| refused("topic.class", export.class))?;
         if before.fixed.is_cluster && !self.router.has_broker {
-            return Err(unknown("topic_class_use.is_cluster", 1_u64));
+            return Err(refused("topic_class_use.is_cluster", 1_u64));
         }
         let classes = self.router.classes.load();
         let class = classes.of(&export.name);
@@ -237,7 +240,7 @@ impl Import<'_> {
         let hash = hasher.hash_one(topic.name.as_ref());
         let mut stripe = lock(self.router.stripe(hash));
         if stripe.find(hash, |other| other.name == topic.name).is_some() {
-            return Err(unknown("topic.name", topic.id.0));
+            return Err(refused("topic.name", topic.id.0));
         }
         let rehash = |topic: &Arc<Topic>| hasher.hash_one(topic.name.as_ref());
         stripe.insert_unique(hash, Arc::clone(topic), rehash);

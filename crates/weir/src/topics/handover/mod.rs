@@ -18,24 +18,7 @@ use weir_engine::handover::NotUnderstood;
 
 pub(super) use gate::Gate;
 
-/// A field that this program does not understand.
-pub(super) fn unknown(field: &'static str, value: impl Into<u64>) -> NotUnderstood {
-    NotUnderstood { field, value: value.into() }
-}
-
-/// A number in a narrower type.
-pub(super) fn narrow<T: TryFrom<u64>>(
-    field: &'static str,
-    value: impl Into<u64>,
-) -> Result<T, NotUnderstood> {
-    let value = value.into();
-    T::try_from(value).map_err(|_| unknown(field, value))
-}
-
-/// The variant at an index.
-pub(super) fn at<T: Copy>(field: &'static str, all: &[T], index: u32) -> Result<T, NotUnderstood> {
-    all.get(index as usize).copied().ok_or_else(|| unknown(field, index))
-}
+use crate::base::handover::{narrow, refused};
 
 /// The pairs of a list.
 pub(super) fn pairs(
@@ -45,13 +28,13 @@ pub(super) fn pairs(
     let (pairs, rest) = list.as_chunks::<2>();
     match rest {
         [] => Ok(pairs.iter().map(|[one, two]| (*one, *two))),
-        [left, ..] => Err(unknown(field, *left)),
+        [left, ..] => Err(refused(field, *left)),
     }
 }
 
 /// An offset, or a time: far enough from the end that it can grow for ever.
 pub(super) fn growing(field: &'static str, value: u64) -> Result<u64, NotUnderstood> {
-    if value > u64::MAX / 4 { Err(unknown(field, value)) } else { Ok(value) }
+    if value > u64::MAX / 4 { Err(refused(field, value)) } else { Ok(value) }
 }
 
 /// The number of shards, which tells whether a connection can be here.
@@ -62,12 +45,12 @@ impl Shards {
     /// The connection with this id.
     pub(super) fn conn(self, field: &'static str, id: u64) -> Result<ConnId, NotUnderstood> {
         let conn = ConnId::from_u64(id);
-        if conn.shard() < self.0 { Ok(conn) } else { Err(unknown(field, id)) }
+        if conn.shard() < self.0 { Ok(conn) } else { Err(refused(field, id)) }
     }
 
     /// The index of a shard.
     pub(super) fn index(self, field: &'static str, shard: u32) -> Result<usize, NotUnderstood> {
         let index = narrow(field, shard)?;
-        if index < self.0 { Ok(index) } else { Err(unknown(field, shard)) }
+        if index < self.0 { Ok(index) } else { Err(refused(field, shard)) }
     }
 }

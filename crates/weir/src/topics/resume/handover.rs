@@ -8,8 +8,9 @@ use weir_engine::handover::NotUnderstood;
 use weir_wire::handover::v1;
 
 use super::{Resumes, Running};
+use crate::base::handover::{at, refused};
 use crate::observe::counters::ResumeOutcome;
-use crate::topics::handover::{Shards, at, unknown};
+use crate::topics::handover::Shards;
 use crate::topics::lock;
 
 impl Resumes {
@@ -47,7 +48,7 @@ impl Resumes {
             let topic = TopicId(resume.topic);
             let of_conn = running.entry(conn).or_default();
             if of_conn.iter().any(|running| running.topic == topic) {
-                return Err(unknown("topic_resume.topic", resume.topic));
+                return Err(refused("topic_resume.topic", resume.topic));
             }
             of_conn.push(Running {
                 topic,

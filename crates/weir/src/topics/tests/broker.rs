@@ -19,7 +19,7 @@ use crate::topics::{Need, Question};
 /// One shard, whose connections hear what it is told, and the questions to the broker.
 pub(super) struct Room {
     pub(super) router: Router,
-    mailbox: Detached<OwnedFd>,
+    pub(super) mailbox: Detached<OwnedFd>,
     pub(super) budget: Arc<Budget>,
     members: BTreeSet<(ConnId, TopicId)>,
     pub(super) question: Option<Question>,

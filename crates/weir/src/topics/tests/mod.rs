@@ -13,6 +13,7 @@ mod ticks;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use proptest::prelude::*;
 use weir_engine::{Budget, ConnId, CreditKind, Detached, Mailbox, Nanos, ReplayChunk};

@@ -9,7 +9,8 @@ use weir_engine::{Budget, ConnId, Share};
 use weir_wire::handover::v1;
 
 use super::{Left, Members, Newcomer, Place, Places, Present, Told, news_bytes};
-use crate::topics::handover::{Shards, unknown};
+use crate::base::handover::refused;
+use crate::topics::handover::Shards;
 
 impl Told {
     fn of(is_perhaps_told: bool) -> Told {
@@ -97,13 +98,13 @@ impl Members {
             *members.devices.entry(Name::clone(name)).or_default() += 1;
             let before = members.present.insert(conn(connection)?, Present { newcomer, count });
             if count == 0 || before.is_some() {
-                return Err(unknown("topic_presence.present", connection));
+                return Err(refused("topic_presence.present", connection));
             }
         }
         members.watchers = export.watchers.into_iter().map(conn).collect::<Result<_, _>>()?;
         for v1::TopicMember { connection, count, .. } in export.unlisted {
             if count == 0 {
-                return Err(unknown("topic_presence.unlisted", connection));
+                return Err(refused("topic_presence.unlisted", connection));
             }
             members.unlisted.insert(conn(connection)?, count);
         }
@@ -119,7 +120,7 @@ impl Members {
             // The broker tells of members on all nodes.
             let conn = ConnId::from_u64(connection);
             if members.news.insert(conn, (device.as_str().into(), has_entered)).is_some() {
-                return Err(unknown("topic_presence.news", connection));
+                return Err(refused("topic_presence.news", connection));
             }
             budget.overdraw(Share::Messages, news_bytes(&Name::from(device)));
         }

@@ -13,6 +13,7 @@ pub(super) struct Player {
     pub(super) budget: Arc<Budget>,
     ends: Vec<Detached<OwnedFd>>,
     pub(super) members: BTreeSet<(ConnId, TopicId)>,
+    closed: BTreeSet<ConnId>,
     /// The number of each resume.
     resumes: BTreeMap<(ConnId, TopicId), u32>,
     /// Parts that shards have asked for.
@@ -57,6 +58,7 @@ impl Player {
             budget,
             ends,
             members: BTreeSet::new(),
+            closed: BTreeSet::new(),
             resumes: BTreeMap::new(),
             asked: VecDeque::new(),
             seen: BTreeMap::new(),
@@ -103,8 +105,6 @@ impl Player {
         let mut messages = ImportedMessages::new(&budget);
         let changed = router.import(sent(&self.router), &mut messages).unwrap();
         drop(messages);
-        // The shards of the old process have let go of all messages.
-        assert_eq!(self.budget.used(), budget.used());
         (self.router, self.budget, self.ends) = (router, budget, ends);
         changed
     }
@@ -144,7 +144,23 @@ impl Player {
         self.router.resume_next(credit, conn, topic, part)
     }
 
+    /// The same, if the router stands still: then the part is asked for again.
+    pub(super) fn resume_next_anyway(&mut self) -> bool {
+        let asked = self.asked.clone();
+        let is_given = self.resume_next();
+        self.asked = asked;
+        is_given
+    }
+
+    /// The connection that has this place now. One that has ended does not come back.
+    pub(super) fn conn(&self, place: u64) -> ConnId {
+        let mut generations =
+            (0..).map(|generation| conn(place as usize % SHARDS, place + 16 * generation));
+        generations.find(|conn| !self.closed.contains(conn)).unwrap()
+    }
+
     pub(super) fn close(&mut self, conn: ConnId) {
+        self.closed.insert(conn);
         for (_, topic) in self.members.extract_if(.., |(other, _)| *other == conn) {
             self.router.leave(topic, conn);
         }
@@ -183,7 +199,8 @@ impl Player {
                 let position = told.position.unwrap();
                 self.tell(conn, format!("in {topic:?} at {}", position.offset));
                 let key = (conn, topic);
-                if self.resumes.contains_key(&key) || !self.members.insert(key) {
+                let is_busy = self.resumes.contains_key(&key) || self.closed.contains(&conn);
+                if is_busy || !self.members.insert(key) {
                     self.router.leave(topic, conn);
                 } else {
                     self.seen.insert(key, position);
@@ -238,11 +255,13 @@ impl Player {
         let offsets: Vec<u64> = chunk.messages.iter().map(|message| message.offset()).collect();
         self.tell(conn, format!("resume {} of {topic:?} {offsets:?}", chunk.resume));
         let is_member = self.members.contains(&key);
-        if chunk.begin.is_some() && !chunk.is_last && is_member {
+        if self.closed.contains(&conn) {
+            // Its resumes have ended.
+        } else if chunk.begin.is_some() && !chunk.is_last && is_member {
             return self.router.resume_refused(conn, topic, chunk.resume);
         }
         let is_running = match (&chunk.begin, self.resumes.get(&key)) {
-            (Some(begin), None) if !is_member => {
+            (Some(begin), None) if !is_member && !self.closed.contains(&conn) => {
                 let server_message::Kind::Subscribed(told) = decode(&begin.reply) else { panic!() };
                 self.seen.insert(key, told.position.unwrap());
                 true

@@ -53,7 +53,7 @@ pub(super) fn happenings(count: usize) -> impl Strategy<Value = Vec<Happening>> 
 /// Lets it happen, and tells what came of it.
 pub(super) fn happen(player: &mut Player, Happening { what, who, which }: Happening) -> String {
     let name = NAMES[which];
-    let conn = conn(who as usize % player::SHARDS, who);
+    let conn = player.conn(who);
     let seen = |player: &Player| {
         let topic = player.router.id(name)?;
         player.seen.get(&(conn, topic)).copied()

@@ -398,4 +398,19 @@ mod tests {
         all.note("t", false);
         assert_eq!(all.due(), one(false, true));
     }
+    #[test]
+    fn a_call_without_an_answer_is_made_again_by_another_process() {
+        let before = Attendances::default();
+        before.note("t", true);
+        before.due();
+        before.answered(true, 7, 0);
+        before.note("t", false);
+        assert_eq!(before.due(), one(false, true));
+        let all = Attendances::default();
+        all.import(before.export());
+        assert_eq!(all.due(), one(false, false));
+        // What was told is not told again.
+        assert_eq!(all.answered(false, 7, 7), [0, 7]);
+        assert!(all.is_empty());
+    }
 }
