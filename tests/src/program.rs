@@ -224,6 +224,7 @@ impl Server {
             .arg(directory.path().join("weir.toml"))
             .current_dir(directory.path())
             .env_remove("WEIR_CONFIG")
+            .env("STATE_DIRECTORY", directory.path())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(log)

@@ -156,9 +156,10 @@ async fn until_end(
             order = control.next() => order,
         };
         let settings = reloader.upgrade().await;
-        let started = tokio::select! {
-            signal = signals.end(hung_up) => return Ended::BySignal(signal),
-            started = upgrade::start(gateway, program, &settings, &order) => started,
+        let stopped = signals.end(hung_up);
+        let started = match upgrade::start(gateway, program, (&settings, &order), stopped).await {
+            Ok(started) => started,
+            Err(signal) => return Ended::BySignal(signal),
         };
         // From here on, signals wait for the decision.
         if let Some(started) = started

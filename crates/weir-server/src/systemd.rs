@@ -61,20 +61,18 @@ fn inherited_patience() -> Option<Duration> {
 /// Another process is the main one of the service now. Returns when systemd has taken note of it;
 /// then this one may end.
 pub(crate) async fn tell_main_process(pid: u32) {
-    if std::env::var_os("NOTIFY_SOCKET").is_none() {
-        return;
-    }
+    let Some(place) = std::env::var_os("NOTIFY_SOCKET") else { return };
     tell(&[NotifyState::MainPid(pid)]);
-    if let Err(error) = barrier().await {
+    if let Err(error) = barrier(&place).await {
         warn!(%error, "systemd has not confirmed which process is the main one");
     }
 }
 
 /// Waits until systemd has handled all that was told before: then it closes its copy of a pipe.
-async fn barrier() -> io::Result<()> {
+async fn barrier(place: &OsStr) -> io::Result<()> {
     let (theirs, mut ours) = pipe::pipe()?;
     let theirs = theirs.into_blocking_fd()?;
-    pass(b"BARRIER=1", &theirs)?;
+    pass(place, b"BARRIER=1", &theirs)?;
     drop(theirs);
     let mut nothing = [0];
     timeout(BARRIER_PATIENCE, ours.read(&mut nothing)).await??;
@@ -82,8 +80,7 @@ async fn barrier() -> io::Result<()> {
 }
 
 /// Sends a message with a descriptor to systemd.
-fn pass(message: &[u8], descriptor: &OwnedFd) -> io::Result<()> {
-    let place = std::env::var_os("NOTIFY_SOCKET").ok_or(io::ErrorKind::NotFound)?;
+fn pass(place: &OsStr, message: &[u8], descriptor: &OwnedFd) -> io::Result<()> {
     let socket = UnixDatagram::unbound()?;
     match place.as_bytes() {
         [b'@', name @ ..] => socket.connect_addr(&SocketAddr::from_abstract_name(name)?)?,
@@ -110,3 +107,44 @@ const PINGS: u32 = 3;
 const AFTER_DRAIN: Duration = Duration::from_secs(40);
 /// systemd answers at once, unless it reloads its units.
 const BARRIER_PATIENCE: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use std::io::IoSliceMut;
+
+    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+    use tokio::task::spawn_blocking;
+
+    use super::*;
+
+    /// Plays systemd: receives the message, and closes the descriptor only then.
+    async fn check(place: &OsStr, manager: UnixDatagram) {
+        let manager = spawn_blocking(move || {
+            let mut text = [0; 64];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+            let mut parts = [IoSliceMut::new(&mut text)];
+            let count =
+                recvmsg(&manager, &mut parts, &mut ancillary, RecvFlags::empty()).unwrap().bytes;
+            let passed = ancillary.drain().filter_map(|message| match message {
+                RecvAncillaryMessage::ScmRights(passed) => Some(passed.count()),
+                _ => None,
+            });
+            (text[..count].to_vec(), passed.sum::<usize>())
+        });
+        barrier(place).await.unwrap();
+        assert_eq!(manager.await.unwrap(), (b"BARRIER=1".to_vec(), 1));
+    }
+
+    #[tokio::test]
+    async fn the_barrier_waits_until_systemd_has_read_all() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("notify");
+        check(path.as_os_str(), UnixDatagram::bind(&path).unwrap()).await;
+        let name = format!("weir-test-{}", std::process::id());
+        let addr = SocketAddr::from_abstract_name(&name).unwrap();
+        let manager = UnixDatagram::bind_addr(&addr).unwrap();
+        check(OsStr::new(&format!("@{name}")), manager).await;
+        assert!(barrier(OsStr::new("/nowhere/notify")).await.is_err());
+    }
+}

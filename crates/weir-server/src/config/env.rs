@@ -21,7 +21,7 @@ pub(super) fn apply(
     problems: &mut Vec<Problem>,
 ) {
     let mut ours: Vec<(String, String)> =
-        variables.into_iter().filter(|(name, _)| name.starts_with("WEIR_")).collect();
+        variables.into_iter().filter(|(name, _)| is_ours(name)).collect();
     ours.sort();
     let names = Names::all();
     for (name, text) in ours {
@@ -67,6 +67,11 @@ fn handle(
 /// Whether the variable names the list of tables, or a member of one of its tables.
 fn is_in_tables(name: &str, list: &str) -> bool {
     variable(list) == name || begins_like(name, list)
+}
+
+/// The variable by which an upgrade names its sockets is no key of a section.
+fn is_ours(name: &str) -> bool {
+    name.starts_with("WEIR_") && name != weir::UPGRADE_VARIABLE
 }
 
 fn begins_like(name: &str, path: &str) -> bool {

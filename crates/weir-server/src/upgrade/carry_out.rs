@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use tokio::task::spawn_blocking;
@@ -70,13 +71,13 @@ fn find(name: &OsStr, path: Option<&OsStr>) -> Option<PathBuf> {
 /// Starts the new process, and waits until it has accepted its configuration. `None`: it has not,
 /// or the order was for a dry run; the order is answered.
 ///
-/// It may be dropped: the new process then ends.
-pub(crate) async fn start(
+/// Errors: the value of `stopped`, if that comes first. The new process has ended then.
+pub(crate) async fn start<T>(
     gateway: &Gateway,
     program: &Program,
-    settings: &UpgradeSettings,
-    order: &Order,
-) -> Option<(Successor, Teller)> {
+    (settings, order): (&UpgradeSettings, &Order),
+    stopped: impl Future<Output = T>,
+) -> Result<Option<(Successor, Teller)>, T> {
     let (request, teller) = (order.request.clone(), order.teller());
     info!(
         program = %request.program.as_ref().unwrap_or(&program.path).display(),
@@ -86,27 +87,39 @@ pub(crate) async fn start(
     );
     let pause_max = settings.pause_max;
     let (command, to) = (program.command(&request), teller.clone());
-    let started = spawn_blocking(move || {
+    let want = Arc::new(());
+    let wanted = Arc::downgrade(&want);
+    let mut started = spawn_blocking(move || {
         has_memory()?;
-        Successor::start(command?, pause_max, |pid| to.tell_stage(&Stage::Started { pid }))
+        let tell = |pid| to.tell_stage(&Stage::Started { pid });
+        Successor::start(command?, pause_max, tell, || wanted.strong_count() > 0)
     });
-    let successor = match started.await.unwrap_or_else(|error| Err(NotMoved(error.to_string()))) {
+    let started = tokio::select! {
+        started = &mut started => started,
+        stop = stopped => {
+            drop(want);
+            // It ends the new process, and has no other outcome.
+            let _ = started.await;
+            return Err(stop);
+        }
+    };
+    let successor = match started.unwrap_or_else(|error| Err(NotMoved(error.to_string()))) {
         Ok(successor) => successor,
         Err(why) => {
             failed(&teller, why);
-            return None;
+            return Ok(None);
         }
     };
     teller.tell_stage(&Stage::Answered { hello: successor.hello().clone() });
     if !request.dry_run {
-        return Some((successor, teller));
+        return Ok(Some((successor, teller)));
     }
     let forecast = gateway.forecast(successor.hello());
     let trial = NotMoved("this was a dry run".to_owned());
     // Its outcome is that reason.
     let _ = spawn_blocking(|| successor.abandon(trial)).await;
     teller.tell(Line::forecast(forecast));
-    None
+    Ok(None)
 }
 
 /// Hands the gateway over. `None`: the upgrade has failed, the order is answered, and the gateway

@@ -32,24 +32,26 @@ impl Successor {
     /// accepted its configuration.
     ///
     /// `pause_max` is how long the new process may be silent when it is asked to take over.
-    /// `started` is called with its number when it runs.
+    /// `started` is called with its number when it runs. `is_wanted` is called now and then: once it
+    /// says no, the new process is ended.
     ///
-    /// Errors: the program cannot be started, or does not answer in time, or refuses; it is ended
-    /// then.
+    /// Errors: the program cannot be started, or does not answer in time, or refuses, or is not
+    /// wanted any more; it is ended then.
     /// Cost: blocks the thread, for a minute at most.
     pub fn start(
         command: Command,
         pause_max: Duration,
         started: impl FnOnce(u32),
+        is_wanted: impl Fn() -> bool,
     ) -> Result<Successor, NotMoved> {
-        Self::start_within(HELLO_PATIENCE, command, pause_max, started)
+        Self::start_within(HELLO_PATIENCE, command, pause_max, (started, is_wanted))
     }
 
     pub(super) fn start_within(
         patience: Duration,
         mut command: Command,
         pause_max: Duration,
-        started: impl FnOnce(u32),
+        (started, is_wanted): (impl FnOnce(u32), impl Fn() -> bool),
     ) -> Result<Successor, NotMoved> {
         let program = command.get_program().to_string_lossy().into_owned();
         let cannot = |error| NotMoved(format!("cannot start {program}: {error}"));
@@ -61,7 +63,15 @@ impl Successor {
         let mut process = NewProcess::new(child);
         started(process.id());
         let until = Nanos::now().after(patience);
-        let hello = match link.receive(until) {
+        let hello = loop {
+            let now = Nanos::now();
+            let heard = link.receive(until.min(now.after(LOOK_INTERVAL)));
+            let is_over = now >= until || !is_wanted();
+            if is_over || !matches!(heard, Err(LinkError::Silent)) {
+                break heard;
+            }
+        };
+        let hello = match hello {
             Ok(Message::Hello(hello)) => Hello::from_message(hello),
             Ok(_) => return Err(NotMoved(format!("{program} does not begin with Hello"))),
             Err(LinkError::Silent) => {
@@ -197,6 +207,8 @@ fn soon() -> Nanos {
 
 /// The new process reads files, but asks nobody.
 const HELLO_PATIENCE: Duration = Duration::from_secs(60);
+/// A gateway that stops does not wait longer for this.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// A process that was told to end writes its last lines.
 const END_PATIENCE: Duration = Duration::from_millis(500);
 

@@ -116,10 +116,11 @@ fn upgrade(stage: &str, deed: &str, witness: &Witness) -> (u32, Result<(), NotMo
     let mut pid = 0;
     // The new process needs time to start.
     let hello = if stage == "start" { patience } else { PATIENCE };
-    let successor = match Successor::start_within(hello, command, patience, |id| pid = id) {
-        Ok(successor) => successor,
-        Err(error) => return (pid, Err(error)),
-    };
+    let successor =
+        match Successor::start_within(hello, command, patience, (|id| pid = id, || true)) {
+            Ok(successor) => successor,
+            Err(error) => return (pid, Err(error)),
+        };
     let mut successor = successor;
     if let Err(error) = prepare(&successor, patience) {
         return (pid, Err(successor.abandon(error)));
@@ -189,9 +190,10 @@ fn the_reason_of_a_failure_is_told() {
     check("", "reads older", "reads versions 0 to 0 of the state, and this process writes 1 to 1");
     check("", "reads newer", "reads versions 7 to 9 of the state, and this process writes 1 to 1");
     let command = std::process::Command::new("/nowhere/weir");
-    let error = Successor::start(command, PATIENCE, |_| {}).unwrap_err().0;
+    let error = Successor::start(command, PATIENCE, |_| {}, || true).unwrap_err().0;
     assert!(error.starts_with("cannot start /nowhere/weir: No such file"), "{error}");
-    let error = Successor::start(std::process::Command::new("true"), PATIENCE, |_| {}).unwrap_err();
+    let command = std::process::Command::new("true");
+    let error = Successor::start(command, PATIENCE, |_| {}, || true).unwrap_err();
     assert!(error.0.starts_with("true does not take over: it has ended with exit status: 0"));
 }
 
@@ -203,7 +205,7 @@ fn a_new_process_that_is_killed_at_any_moment_owns_everything_or_nothing() {
         let witness = Witness::new();
         let command = own_program("new", &["", "own", witness.path()]);
         let mut pid = 0;
-        let mut successor = Successor::start(command, PATIENCE, |id| pid = id).unwrap();
+        let mut successor = Successor::start(command, PATIENCE, |id| pid = id, || true).unwrap();
         prepare(&successor, PATIENCE).unwrap();
         let handle = pidfd_open(number(pid), PidfdFlags::empty()).unwrap();
         let killer = std::thread::spawn(move || {
@@ -229,7 +231,7 @@ pub(super) fn old_process(words: &[&str]) {
     let [deed, witness] = words else { panic!("{words:?}") };
     let mut command = own_program("new", &["", "own", witness]);
     command.stdin(Stdio::null());
-    let mut successor = Successor::start(command, PATIENCE, |_| {}).unwrap();
+    let mut successor = Successor::start(command, PATIENCE, |_| {}, || true).unwrap();
     prepare(&successor, PATIENCE).unwrap();
     let commit = || {
         let commit = Message::Commit(v1::LinkCommit {});
