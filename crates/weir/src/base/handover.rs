@@ -25,6 +25,11 @@ pub(crate) fn at<T: Copy>(field: &'static str, all: &[T], index: u32) -> Result<
     all.get(index as usize).copied().ok_or_else(|| refused(field, index))
 }
 
+/// A count that goes on. Refuses one so high that it could not be added to.
+pub(crate) fn count(field: &'static str, value: u64) -> Result<u64, NotUnderstood> {
+    if value <= COUNT_MAX { Ok(value) } else { Err(refused(field, value)) }
+}
+
 /// Refuses a column that has not `expected` values.
 pub(crate) fn check_column(
     field: &'static str,
@@ -33,3 +38,6 @@ pub(crate) fn check_column(
 ) -> Result<(), NotUnderstood> {
     if column == expected { Ok(()) } else { Err(refused(field, column as u64)) }
 }
+
+/// A million a second, for two thousand years.
+const COUNT_MAX: u64 = 1 << 56;

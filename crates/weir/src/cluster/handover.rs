@@ -8,7 +8,7 @@ use weir_engine::handover::NotUnderstood;
 use weir_wire::handover::v1;
 
 use super::Cluster;
-use crate::base::handover::{check_column, narrow};
+use crate::base::handover::{check_column, count, narrow};
 
 impl Cluster {
     /// What another process needs to open the broker as this node; `None`: the broker has no such
@@ -40,7 +40,7 @@ fn export(state: NodeState, now: Nanos) -> v1::BrokerNode {
     }
 }
 
-/// What [`super::configured_as`] needs.
+/// What [`configured_as`](super::configured_as) needs.
 pub(crate) fn node_state(node: v1::BrokerNode, now: Nanos) -> Result<NodeState, NotUnderstood> {
     check_column("broker_node.entries", node.entries.len(), node.entry_numbers.len())?;
     let conns = node.claimed_conns;
@@ -52,9 +52,9 @@ pub(crate) fn node_state(node: v1::BrokerNode, now: Nanos) -> Result<NodeState, 
         number: NodeNumber(narrow("broker_node.number", node.number)?),
         // A day at most, so that a damaged time keeps nothing for ever.
         lease_left: Nanos(node.lease_until).since(now).min(LEASE_MAX),
-        stay: node.stay,
-        last_entry: node.last_entry,
-        last_call: node.last_call,
+        stay: count("broker_node.stay", node.stay)?,
+        last_entry: count("broker_node.last_entry", node.last_entry)?,
+        last_call: count("broker_node.last_call", node.last_call)?,
         entries: entries.map(|(name, number)| (name.into(), number)).collect(),
         claimed: claimed.map(|(device, conn)| (device.into(), ConnectionNumber(conn))).collect(),
     })
@@ -86,6 +86,7 @@ mod tests {
         let damages: &[fn(&mut v1::BrokerNode)] = &[
             |node| node.number = 1 << 16,
             |node| node.entries.clear(),
+            |node| node.stay = u64::MAX,
             |node| node.claimed_conns.push(1),
         ];
         for damage in damages {

@@ -7,7 +7,7 @@
 
 mod attendance;
 mod events;
-mod handover;
+pub(crate) mod handover;
 mod presence;
 mod sessions;
 #[cfg(test)]
@@ -33,7 +33,6 @@ use crate::tls::SharedSessions;
 use crate::topics::{Followed, Range, Router};
 pub(crate) use attendance::run as run_attendance;
 pub(crate) use events::{BrokerEvents, LocalNode};
-pub(crate) use handover::node_state;
 pub(crate) use presence::run as run_presence;
 use sessions::ClusterSessions;
 

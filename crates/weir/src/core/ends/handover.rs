@@ -10,7 +10,7 @@ use weir_wire::format::Format;
 use weir_wire::handover::v1;
 
 use super::{ENDS_MAX, End, Ends, REFUSED_MAX};
-use crate::base::handover::{at, refused};
+use crate::base::handover::{at, count, refused};
 use crate::limits::sources::Source;
 
 impl Ends {
@@ -28,7 +28,7 @@ impl Ends {
             return Err(refused("ends", ends.len() as u64));
         }
         let mut kept = self.lock();
-        kept.next = next;
+        kept.next = count("ends.next", next)?;
         for end in ends {
             let number = end.number;
             let end = End::import(end)?;
@@ -140,6 +140,7 @@ mod tests {
         let exported = ends.export();
         let damages: &[fn(&mut v1::Ends)] = &[
             |ends| ends.next = 3,
+            |ends| ends.next = u64::MAX,
             |ends| ends.ends.swap(0, 1),
             |ends| ends.ends[0].format = 99,
             |ends| ends.ends[0].transport = 2,

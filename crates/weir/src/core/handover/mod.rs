@@ -11,7 +11,7 @@ use weir_wire::handover::v1;
 use crate::auth::CredentialsChange;
 use crate::auth::devices::HeldBack;
 use crate::backends::calls::MovedCalls;
-use crate::base::handover::{check_column, refused};
+use crate::base::handover::{check_column, count, refused};
 use crate::core::state::SharedState;
 use crate::provisioning::activation::Activator;
 
@@ -87,11 +87,11 @@ impl SharedState {
     fn import_numbers(&self, numbers: &v1::Numbers) -> Result<(), NotUnderstood> {
         check_column("numbers.tickets", numbers.tickets.len(), self.adoptions.len())?;
         for (adoptions, ticket) in self.adoptions.iter().zip(&numbers.tickets) {
-            adoptions.go_on_from(*ticket);
+            adoptions.go_on_from(count("numbers.tickets", *ticket)?);
         }
         // Its own start may be later than all ids of the other process.
         self.message_ids.fetch_max(numbers.message_id, Ordering::Relaxed);
-        self.notices.go_on_from(numbers.notices_began);
+        self.notices.go_on_from(count("numbers.notices_began", numbers.notices_began)?);
         let drain = numbers.drain.as_ref().ok_or_else(|| refused("numbers.drain", 0_u32))?;
         self.import_drain(drain, &numbers.drains_ended)
     }

@@ -171,6 +171,7 @@ async fn damaged_callers_are_refused() {
         |callers| callers.ends = None,
         |callers| callers.numbers = None,
         |callers| callers.numbers.as_mut().unwrap().tickets.push(1),
+        |callers| callers.numbers.as_mut().unwrap().tickets[0] = u64::MAX,
         |callers| callers.numbers.as_mut().unwrap().drains_ended.push(1),
         |callers| callers.numbers.as_mut().unwrap().drain = None,
         |callers| drain(callers).state = 99,
@@ -199,6 +200,38 @@ async fn damaged_callers_are_refused() {
     }
     assert!(here.take_over(9, Origin::of(Format::Stream)).is_err());
     assert!(here.take_over(0, Origin::new(1 << 20, 0, Format::Stream, 0)).is_err());
+    old.shutdown().await;
+}
+
+/// Whatever has happened to the bytes, nothing panics, neither then nor afterwards.
+#[tokio::test]
+async fn garbled_callers_do_no_harm() {
+    let (old, here) = start(|_| ()).await;
+    for number in 1..=3 {
+        connect(&here, &format!("d{number}"), number).unwrap();
+    }
+    let bytes = here.export_callers().encode_to_vec();
+    let mut taken = 0;
+    for round in 0..40_usize {
+        let mut bytes = bytes.clone();
+        for step in 0..3 {
+            // Spread over the whole, and the same in each run.
+            let at = (round * 7_919 + step * 104_729) % bytes.len();
+            bytes[at] ^= u8::try_from(1 << ((round + step) % 8)).unwrap();
+        }
+        let Ok(callers) = v1::Callers::decode(&*bytes) else { continue };
+        let (new, there) = start(|_| ()).await;
+        if there.import_callers(callers).is_ok() {
+            taken += 1;
+            there.end_take_over();
+            let _ = connect(&there, "d9", 9);
+            let _ = there.revoke("d1").await;
+            there.sweep();
+            there.next_message_id();
+        }
+        new.shutdown().await;
+    }
+    assert!(taken > 0, "some bytes matter to nobody");
     old.shutdown().await;
 }
 

@@ -41,6 +41,9 @@ struct Changes {
     releasing: Vec<(Name, ConnId)>,
 }
 
+/// Claims and releases of which the broker may not have heard.
+pub(super) type Untold = (Vec<(DeviceRef, ConnId)>, Vec<(Name, ConnId)>);
+
 /// What is sent at a time.
 #[derive(Default)]
 pub(super) struct Batch {
@@ -143,7 +146,7 @@ impl Claims {
 
     /// What the broker is to be told, or may not have been told yet: claims and releases. A claim
     /// or a release that it has heard of does no harm when it hears of it again.
-    pub(super) fn untold(&self) -> (Vec<(DeviceRef, ConnId)>, Vec<(Name, ConnId)>) {
+    pub(super) fn untold(&self) -> Untold {
         let changes = self.lock();
         let claims = changes.claiming.iter().chain(&changes.entered).copied().collect();
         let waiting = changes.releases.iter().map(|(conn, device)| (device.clone(), *conn));
@@ -151,12 +154,7 @@ impl Claims {
     }
 
     /// Goes on with what another process was to tell. Nothing was claimed here so far.
-    pub(super) fn go_on(
-        &self,
-        devices: &Devices,
-        claims: Vec<(DeviceRef, ConnId)>,
-        releases: Vec<(Name, ConnId)>,
-    ) {
+    pub(super) fn go_on(&self, devices: &Devices, (claims, releases): Untold) {
         for (device, conn) in claims {
             self.claim(devices, device, conn);
         }

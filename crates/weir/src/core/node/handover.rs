@@ -45,7 +45,7 @@ impl ClusterNode {
         let releases = node.released_devices.iter().zip(released);
         let releases =
             releases.map(|(device, conn)| (device.as_str().into(), ConnId::from_u64(*conn)));
-        self.claims.go_on(devices, claims.collect(), releases.collect());
+        self.claims.go_on(devices, (claims.collect(), releases.collect()));
         Ok(())
     }
 }
@@ -84,7 +84,7 @@ mod tests {
         waiting.sort_unstable_by_key(|(_, conn)| conn.to_u64());
         assert_eq!((&waiting, released.len()), (&entered, 1));
         let (other, counted) = (Claims::new(&counters), released.len());
-        other.go_on(&devices, waiting, released);
+        other.go_on(&devices, (waiting, released));
         assert_eq!(other.waiting(&devices), (entered.len(), counted));
         // The next batch is empty: the broker has heard of the one before.
         drop(claims.take(&devices, &mut place));
@@ -119,6 +119,7 @@ mod tests {
         let damages: &[fn(&mut v1::ClusterNode)] = &[
             |node| node.carried_devices.clear(),
             |node| node.filled = 9,
+            |node| node.gaps = u64::MAX,
             |node| {
                 node.carried = vec![node.carried[0]; 10_000];
                 node.carried_devices = vec![String::new(); 10_000];

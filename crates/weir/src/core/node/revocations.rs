@@ -19,7 +19,7 @@ use weir_wire::handover::v1;
 
 use super::ClusterNode;
 use crate::auth::devices::DevicePlace;
-use crate::base::handover::{check_column, refused};
+use crate::base::handover::{check_column, count, refused};
 use crate::core::state::SharedState;
 
 /// How far this node is.
@@ -98,6 +98,7 @@ impl Revoked {
         if node.carried.len() > CARRIED_MAX || node.filled > node.gaps {
             return Err(refused("node.carried or gaps", node.carried.len() as u64));
         }
+        let gaps = count("node.gaps", node.gaps)?;
         let carried = node.carried.iter().zip(&node.carried_devices);
         let carried = carried.map(|(place, device)| Revocation {
             id: RevocationId(place.first, place.second),
@@ -108,7 +109,7 @@ impl Revoked {
         *progress = Progress {
             last: node.last_revocation.as_ref().map(id_of),
             heard: node.last_heard.as_ref().map(id_of),
-            gaps: node.gaps,
+            gaps,
             filled: node.filled,
             carried: carried.collect(),
         };

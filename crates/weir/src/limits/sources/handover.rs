@@ -7,7 +7,7 @@ use weir_engine::handover::NotUnderstood;
 use weir_wire::handover::v1;
 
 use super::{Entry, HashKey, STRIPES, Source, SourceRef, Sources, Stripe, stripe_of};
-use crate::base::handover::{check_column, narrow, refused};
+use crate::base::handover::{self, check_column, narrow, refused};
 use crate::base::slab::Slab;
 
 impl Sources {
@@ -99,7 +99,8 @@ impl Stripe {
         }
         // Places may have been added since, but the hand stands within those that there were.
         let hand = if stripe.hand < entries.places() { stripe.hand } else { 0 };
-        Ok(Stripe { index: table, entries, recent: count, hand, forgotten: stripe.forgotten })
+        let forgotten = handover::count("sources.forgotten", stripe.forgotten)?;
+        Ok(Stripe { index: table, entries, recent: count, hand, forgotten })
     }
 }
 
@@ -244,6 +245,7 @@ mod tests {
             |sources| full(sources).free.push(u32::MAX),
             |sources| full(sources).sources[0] = 1 << 40,
             |sources| full(sources).full_at.push(1),
+            |sources| full(sources).forgotten = u64::MAX,
             |sources| full(sources).are_v6.clear(),
             |sources| {
                 let stripe = full(sources);

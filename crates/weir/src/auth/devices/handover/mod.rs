@@ -15,7 +15,7 @@ use weir_wire::handover::v1;
 
 use super::revocations::Revocations;
 use super::{Conns, Devices, HashKey, OrderBytes, Record, STRIPES, Stripe, stripe_of};
-use crate::base::handover::{HandingOver, check_column, refused};
+use crate::base::handover::{HandingOver, check_column, count, refused};
 use crate::base::slab::Slab;
 use crate::limits::admission::AcceptOrder;
 
@@ -80,9 +80,13 @@ impl Devices {
     pub(crate) fn import(&self, devices: v1::Devices) -> Result<(), NotUnderstood> {
         check_column("devices.stripes", devices.stripes.len(), STRIPES)?;
         self.hasher.import(&devices.hash_key)?;
-        self.revoked.store(devices.revoked, Ordering::SeqCst);
+        self.revoked.store(count("devices.revoked", devices.revoked)?, Ordering::SeqCst);
         let mut entered = 0;
         for (index, stripe) in devices.stripes.into_iter().enumerate() {
+            let newest = stripe.revocations.last().copied().unwrap_or(stripe.forgotten);
+            if newest > devices.revoked {
+                return Err(refused("devices.revocations", newest));
+            }
             let restored = Stripe::restore(stripe, index, &self.hasher)?;
             entered += restored.records.iter().map(|record| record.conns.len()).sum::<usize>();
             *self.lock(index) = restored;

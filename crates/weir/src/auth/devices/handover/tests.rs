@@ -273,6 +273,8 @@ fn damaged_devices_are_refused() {
         |devices| full(devices).orders[0] = 1 << 56,
         |devices| full(devices).due.push(1 << 30),
         |devices| full(devices).revocations.push(1),
+        |devices| full(devices).forgotten = u64::MAX,
+        |devices| devices.revoked = u64::MAX,
         |devices| {
             let stripe = full(devices);
             (stripe.revocations, stripe.revoked_hashes) = (vec![5, 4], vec![0, 0]);
