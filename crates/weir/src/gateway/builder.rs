@@ -8,6 +8,7 @@ use weir_broker::{Answer, Broker, EventHandler};
 use weir_engine::{Budget, Engine, OwnNode, Transport};
 
 use super::bind::{Passed, addrs, bind_admin, bind_all};
+use super::handover::Incoming;
 use super::{Gateway, OWN_DESCRIPTORS, Settling, StartError, Started, launch, start_shards};
 use crate::admin::{AdminPage, OfProgram};
 use crate::auth::jwt::Jwt;
@@ -196,11 +197,13 @@ impl GatewayBuilder {
     ///
     /// Errors: an invalid configuration, an address in use, no threads.
     pub async fn start(mut self) -> Result<Gateway, StartError> {
-        if let Some(predecessor) = self.predecessor.take() {
-            return Box::pin(self.start_from(predecessor)).await;
-        }
+        let incoming = self.predecessor.take().map(Incoming::new);
         // In a box; otherwise the caller's future would be as large as all values of the start.
-        Box::pin(self.start_now()).await
+        let started = Box::pin(self.start_now(incoming.as_ref())).await;
+        if let (Err(error), Some(incoming)) = (&started, incoming) {
+            incoming.fail(error);
+        }
+        started
     }
 
     fn check(&self) -> Result<(), ConfigError> {
@@ -211,7 +214,7 @@ impl GatewayBuilder {
         Ok(())
     }
 
-    async fn start_now(self) -> Result<Gateway, StartError> {
+    async fn start_now(self, incoming: Option<&Incoming>) -> Result<Gateway, StartError> {
         self.check()?;
         let GatewayBuilder {
             config,
@@ -228,10 +231,17 @@ impl GatewayBuilder {
             predecessor: _,
             depths,
         } = self;
-        let mut passed = Passed::check(sockets, &config.listen)?;
+        let resources = Resources::detect();
+        let taken = incoming.map(|incoming| incoming.prepare(resources.shards(&config.threads)));
+        let (mut passed, sources) = match taken.transpose().map_err(StartError::TakeOver)? {
+            Some(taken) => {
+                (Passed::of_predecessor(taken.sockets, &config.listen), Some(taken.sources))
+            }
+            None => (Passed::check(sockets, &config.listen)?, None),
+        };
         let admin = bind_admin(config.listen.admin, &mut passed).await?;
         let pages = admin::pages(pages)?;
-        let (open_files, resources) = (raise_open_files(), Resources::detect());
+        let open_files = raise_open_files();
         let shards = resources.pins(&config.threads, resources.shards(&config.threads));
         let budget_bytes = resources.budget_bytes(&config.memory);
         let settling = Settling::start(&config, &resources).map_err(StartError::Settling)?;
@@ -248,7 +258,8 @@ impl GatewayBuilder {
         let budget = byte_budget(&config, &resources, budget_bytes);
         let shard_sockets_max = admission::shard_sockets_max(&config.engine, open_files.soft);
         let given = ((depths, own.clone()), shard_sockets_max);
-        let (engine, queues) = start_shards(&config, given, allocated_bytes, budget, &shards)?;
+        let (engine, queues, taken) =
+            start_shards(&config, given, allocated_bytes, budget, (&shards, sources))?;
         let tables = table_limits(&open_files, shard_sockets_max);
         let started = Started {
             tcp: addrs(&listeners, Transport::Tcp, Spoken::Frames),
@@ -273,6 +284,10 @@ impl GatewayBuilder {
         let observers = Observers { access_log, counters, diagnostics };
         let shared = SharedState::new(*config, engine, (doors, topics), observers, tables);
         list_standing(&shared);
+        if let Some(incoming) = incoming {
+            incoming.own(&shared, &taken).map_err(StartError::TakeOver)?;
+            shared.engine().begin();
+        }
         join_cluster(&shared, events).await;
         let handle = Handle::new(shared, on_publish);
         let udp = udp::start(&handle, udp).map_err(StartError::Udp)?;

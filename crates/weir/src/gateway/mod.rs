@@ -9,6 +9,7 @@ mod traces;
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +20,9 @@ use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 use weir_engine::datagrams::DatagramBuffers;
-use weir_engine::{Budget, DrainWhat, Engine, Front, OwnNode, ShardSettings, Transport, Urgent};
+use weir_engine::{
+    Budget, DrainWhat, Engine, Front, OwnNode, ShardSettings, Source, Taken, Transport, Urgent,
+};
 
 use crate::admin::OfProgram;
 use crate::auth::jwt::{self, JwtKeyError};
@@ -32,7 +35,7 @@ use crate::cluster::{run_attendance, run_presence};
 use crate::connection::dispatcher;
 use crate::connection::listener::{self, Buffers, Door, Serve};
 use crate::connection::opening;
-use crate::connection::reports::{self, Reports};
+use crate::connection::reports::{self, Reports, ReportsWatch};
 use crate::core::handle::Handle;
 use crate::core::reload::shard_limits;
 use crate::core::state::SharedState;
@@ -43,7 +46,7 @@ use crate::tls::{Development, TlsError};
 use crate::{
     admin, base::frames, core::drain, limits::admission, provisioning::activation, tls, udp,
 };
-use bind::Bound;
+use bind::{Bound, copies};
 use builder::Depths;
 pub use builder::GatewayBuilder;
 
@@ -60,7 +63,11 @@ pub struct Gateway {
     /// Present if there is a listener for HTTP.
     edge: Option<Arc<Edge>>,
     listeners: JoinSet<()>,
+    /// Copies of the listening sockets with their names, for a new process.
+    listening: Arc<Vec<(&'static str, OwnedFd)>>,
     dispatchers: JoinSet<()>,
+    /// Whether reports wait, by shard.
+    reports: Arc<Vec<ReportsWatch>>,
     /// Maintenance tasks.
     services: JoinSet<()>,
     /// Present until the shutdown, if there is a listener for datagrams.
@@ -254,6 +261,8 @@ impl Gateway {
         let (began, over) = (Instant::now(), self.shared.config().connection.drain_timeout);
         info!(connections = self.shared.devices.connection_count(), ?over, "draining");
         let number = self.shared.begin_shutdown();
+        // The last copies of the listening sockets, which refuse connections from now on.
+        self.listening = Arc::default();
         while self.listeners.join_next().await.is_some() {}
         if let Some(udp) = self.udp.take()
             && spawn_blocking(|| udp.finish()).await.is_err()
@@ -399,8 +408,8 @@ fn start_shards(
     ((depths, node), shard_sockets_max): ((Depths, OwnNode), Option<usize>),
     allocated_bytes: Option<fn() -> u64>,
     budget: Arc<Budget>,
-    pins: &[Option<usize>],
-) -> Result<(Engine, Vec<Reports>), StartError> {
+    (pins, sources): (&[Option<usize>], Option<Vec<Source>>),
+) -> Result<(Engine, Vec<Reports>, Vec<Vec<Taken>>), StartError> {
     let own_descriptors = shard_sockets_max.is_some();
     let settings = ShardSettings {
         node,
@@ -418,14 +427,22 @@ fn start_shards(
         fronts.push((Box::new(reporter), *pin));
         queues.push(reports);
     }
-    let mut engine = Engine::start(&settings, budget, fronts).map_err(StartError::Shards)?;
+    let started = match sources {
+        None => Engine::start(&settings, budget, fronts).map(|engine| (engine, Vec::new())),
+        Some(sources) => {
+            let fronts = fronts.into_iter().zip(sources);
+            let fronts = fronts.map(|((front, pin), source)| (front, pin, source));
+            Engine::take_over(&settings, budget, fronts.collect())
+        }
+    };
+    let (mut engine, taken) = started.map_err(StartError::Shards)?;
     for (shard, reports) in queues.iter_mut().enumerate() {
         if let Some(wakes) = engine.take_wakes(shard) {
             let mailbox = engine.mailbox(shard).clone();
             reports.wake_by(wakes, mailbox).map_err(StartError::Shards)?;
         }
     }
-    Ok((engine, queues))
+    Ok((engine, queues, taken))
 }
 
 /// Begins the tasks, after everything else is ready. The last ones let connections in.
@@ -441,6 +458,12 @@ async fn launch(
     let shared = Arc::clone(handle.shared());
     let (mut listeners, mut dispatchers, mut services) =
         (JoinSet::new(), JoinSet::new(), JoinSet::new());
+    let reports = Arc::new(queues.iter().map(Reports::watch).collect());
+    let copied = copies(&bound, admin.as_ref().map(|(_, admin)| admin));
+    let listening = Arc::new(copied.unwrap_or_else(|error| {
+        warn!(%error, "there are no copies of the listening sockets: an upgrade cannot pass them on");
+        Vec::new()
+    }));
     for (shard, reports) in queues.into_iter().enumerate() {
         dispatchers.spawn(dispatcher::run(handle.clone(), shard, reports));
     }
@@ -488,7 +511,9 @@ async fn launch(
         _settling: settling,
         edge,
         listeners,
+        listening,
         dispatchers,
+        reports,
         services,
         udp: None,
         admin,

@@ -1,14 +1,25 @@
 //! A gateway hands itself over to a new process, and is made of what an old one hands over.
 
+mod incoming;
+mod outgoing;
+
+use std::sync::Arc;
 use std::time::Duration;
 
-use weir_engine::{Nanos, Transport};
+use tokio::runtime;
+use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
+use tokio::time::{sleep, timeout};
+use tracing::warn;
+use weir_engine::Transport;
 
-use super::{Gateway, GatewayBuilder, StartError};
+use super::{Gateway, GatewayBuilder};
 use crate::base::config::Config;
 use crate::base::threads::{Resources, raise_open_files};
 use crate::handover::{Forecast, Hello, Left, Moved, NotMoved, Predecessor, Stage, Successor};
 use crate::limits::admission;
+pub(super) use incoming::{Incoming, TakenParts};
+use outgoing::Outgoing;
 
 impl Gateway {
     /// Hands everything over to the new process. `report` is told of each stage.
@@ -20,13 +31,31 @@ impl Gateway {
     pub async fn hand_over(
         &mut self,
         successor: Successor,
-        report: impl FnMut(Stage) + Send,
+        mut report: impl FnMut(Stage) + Send,
     ) -> Result<Moved, NotMoved> {
         let forecast = self.forecast(successor.hello());
-        let why = forecast.refused.unwrap_or_else(|| NOTHING_MOVES.to_owned());
-        drop(report);
-        let abandoned = tokio::task::spawn_blocking(|| successor.abandon(NotMoved(why))).await;
-        Err(abandoned.unwrap_or_else(NotMoved::because))
+        if let Some(why) = forecast.refused {
+            let abandoned = spawn_blocking(|| successor.abandon(NotMoved(why))).await;
+            return Err(abandoned.unwrap_or_else(NotMoved::because));
+        }
+        let (tell, mut told) = mpsc::unbounded_channel();
+        let outgoing = Outgoing {
+            shared: Arc::clone(&self.shared),
+            listeners: self.listening.clone(),
+            reports: self.reports.clone(),
+            tell,
+        };
+        let runtime = runtime::Handle::current();
+        let handed = spawn_blocking(move || outgoing.hand_over(successor, &runtime));
+        while let Some(stage) = told.recv().await {
+            report(stage);
+        }
+        let moved = handed.await.unwrap_or_else(|failed| Err(NotMoved::because(failed)))?;
+        // What has stayed is told to come back, and finds the new process.
+        if let Some(edge) = &self.edge {
+            edge.drain();
+        }
+        Ok(moved)
     }
 
     /// What would move to a process that says this of itself.
@@ -51,8 +80,34 @@ impl Gateway {
     }
 
     /// Finishes what has stayed, for `linger` at most, then ends. The new process serves.
-    pub async fn leave(self, _linger: Duration) -> Left {
-        Left::default()
+    pub async fn leave(mut self, linger: Duration) -> Left {
+        self.listening = Arc::default();
+        while self.listeners.join_next().await.is_some() {}
+        let stayed = |gateway: &Gateway| {
+            let http = gateway.edge.as_ref().map_or(0, |edge| edge.connection_count());
+            (gateway.shared.counters().unsettled() + http) as u64
+        };
+        let before = stayed(&self);
+        let all = async {
+            while stayed(&self) > 0 {
+                sleep(LEFT_INTERVAL).await;
+            }
+        };
+        // What is left ends with the process.
+        let _ = timeout(linger, all).await;
+        let closed = stayed(&self);
+        while self.dispatchers.join_next().await.is_some() {}
+        self.services.shutdown().await;
+        self.shared.events.close();
+        if let Some((stop, admin)) = self.admin.take() {
+            let _ = stop.send(());
+            let _ = admin.await;
+        }
+        let shared = Arc::clone(&self.shared);
+        if spawn_blocking(move || shared.access_log.finish()).await.is_err() {
+            warn!("the access log ended by itself; its last lines are lost");
+        }
+        Left { finished: before.saturating_sub(closed), closed }
     }
 }
 
@@ -64,17 +119,6 @@ impl GatewayBuilder {
     pub fn take_over(mut self, predecessor: Predecessor) -> Self {
         self.predecessor = Some(predecessor);
         self
-    }
-
-    /// Builds the gateway of what the predecessor hands over.
-    pub(super) async fn start_from(self, predecessor: Predecessor) -> Result<Gateway, StartError> {
-        let planned = tokio::task::spawn_blocking(|| {
-            let plan = predecessor.plan(Nanos::now().after(PLAN_PATIENCE));
-            let why = plan.map_or_else(NotMoved::because, |_| NotMoved(NOTHING_MOVES.to_owned()));
-            predecessor.fail(&why.0);
-            why
-        });
-        Err(StartError::TakeOver(planned.await.unwrap_or_else(NotMoved::because)))
     }
 }
 
@@ -134,8 +178,12 @@ fn refused(own: &Hello, new: &Hello, connections: u64) -> Option<String> {
 
 /// The old process checks what this one has said.
 const PLAN_PATIENCE: Duration = Duration::from_secs(60);
-/// What is not there yet.
-const NOTHING_MOVES: &str = "this version of weir cannot move connections to a new process yet";
+/// Names of the parts.
+const LISTENERS_PART: &str = "listeners";
+const SHARD_PART: &str = "shard";
+const FRONT_PART: &str = "front";
+/// How often the old process looks whether what has stayed has ended.
+const LEFT_INTERVAL: Duration = Duration::from_millis(20);
 
 #[cfg(test)]
 mod tests {

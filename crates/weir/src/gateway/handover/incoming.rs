@@ -1,0 +1,101 @@
+//! The new process's side: it makes shards and a front of what the old process hands over.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use weir_engine::handover::{ImportedMessages, NotUnderstood};
+use weir_engine::{Nanos, Source, Taken, TakenOver};
+use weir_wire::ProstMessage as _;
+use weir_wire::handover::v1;
+use weir_wire::handover::v1::link_message::Kind as Message;
+
+use super::{FRONT_PART, LISTENERS_PART, SHARD_PART};
+use crate::core::state::SharedState;
+use crate::handover::{Link, NotMoved, Predecessor};
+
+/// What comes from an old process.
+pub(in crate::gateway) struct Incoming {
+    predecessor: Predecessor,
+}
+
+/// What comes before the pause.
+pub(in crate::gateway) struct TakenParts {
+    /// The listening sockets with their names.
+    pub(in crate::gateway) sockets: Vec<(String, OwnedFd)>,
+    /// By shard.
+    pub(in crate::gateway) sources: Vec<Source>,
+}
+
+impl Incoming {
+    pub(in crate::gateway) fn new(predecessor: Predecessor) -> Incoming {
+        Incoming { predecessor }
+    }
+
+    /// Takes what comes before the pause. It blocks.
+    pub(in crate::gateway) fn prepare(&self, shards: usize) -> Result<TakenParts, NotMoved> {
+        let until = Nanos::now().after(PATIENCE);
+        self.predecessor.plan(until).map_err(NotMoved::because)?;
+        let sockets = self.predecessor.link().receive_sockets(LISTENERS_PART, until);
+        let sockets = sockets.map_err(NotMoved::because)?;
+        let links = (0..shards).map(|_| self.predecessor.link_of(until));
+        let links: Vec<_> = links.collect::<Result<_, _>>().map_err(NotMoved::because)?;
+        let source = |(_, link): (String, Link)| Source {
+            link: link.into_socket(),
+            receive: Box::new(receive),
+        };
+        Ok(TakenParts { sockets, sources: links.into_iter().map(source).collect() })
+    }
+
+    /// Fills the front, and waits for the decision. `Ok`: this process owns everything. It blocks.
+    pub(in crate::gateway) fn own(
+        &self,
+        shared: &SharedState,
+        taken: &[Vec<Taken>],
+    ) -> Result<(), NotMoved> {
+        let until = Nanos::now().after(PATIENCE);
+        let part = self.predecessor.link().receive_part(FRONT_PART, until);
+        let (bytes, _) = part.map_err(NotMoved::because)?;
+        let front = v1::Front::decode(&*bytes).map_err(NotMoved::because)?;
+        drop(zeroize::Zeroizing::new(bytes));
+        import(shared, front, taken).map_err(NotMoved::because)?;
+        self.predecessor.own()
+    }
+
+    /// Tells the old process why this one ends.
+    pub(in crate::gateway) fn fail(self, why: &impl ToString) {
+        self.predecessor.fail(&why.to_string());
+    }
+}
+
+fn import(
+    shared: &SharedState,
+    front: v1::Front,
+    taken: &[Vec<Taken>],
+) -> Result<(), NotUnderstood> {
+    let missing = |field| NotUnderstood { field, value: 0 };
+    let mut messages = ImportedMessages::new(shared.engine().budget());
+    let topics = front.topics.ok_or_else(|| missing("front.topics"))?;
+    shared.router.import(topics, &mut messages)?;
+    let callers = front.callers.ok_or_else(|| missing("front.callers"))?;
+    shared.import_callers(callers)?;
+    for (shard, taken) in taken.iter().enumerate() {
+        for connection in taken.iter().filter(|connection| !connection.is_closing) {
+            shared.take_over(shard, connection.origin)?;
+        }
+    }
+    shared.end_take_over();
+    Ok(())
+}
+
+/// Runs on the shard's thread.
+fn receive(link: OwnedFd) -> io::Result<TakenOver> {
+    let link = Link::new(link);
+    let until = Nanos::now().after(PATIENCE);
+    link.send(Message::Ready(v1::LinkReady {}), until).map_err(io::Error::other)?;
+    let (state, sockets) = link.receive_part(SHARD_PART, until).map_err(io::Error::other)?;
+    Ok(TakenOver { state, sockets })
+}
+
+/// The old process pauses as soon as all shards are here.
+const PATIENCE: Duration = Duration::from_secs(60);

@@ -1,0 +1,327 @@
+//! The old process's side: the pause, and what is handed over in it.
+
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+
+use tokio::runtime;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use weir_engine::handover::Messages;
+use weir_engine::{Keeper, Nanos, NotHandedOver, Taker, Transport, Urgent};
+use weir_wire::ProstMessage as _;
+use weir_wire::handover::v1;
+use weir_wire::handover::v1::link_message::Kind as Message;
+use zeroize::Zeroize as _;
+
+use super::{FRONT_PART, LISTENERS_PART, SHARD_PART};
+use crate::connection::reports::ReportsWatch;
+use crate::core::pauses::Paused;
+use crate::core::state::SharedState;
+use crate::handover::{Link, LinkError, Moved, NotMoved, Stage, Successor};
+
+/// What a gateway hands over.
+pub(super) struct Outgoing {
+    pub(super) shared: Arc<SharedState>,
+    /// The listening sockets with their names.
+    pub(super) listeners: Arc<Vec<(&'static str, OwnedFd)>>,
+    /// By shard.
+    pub(super) reports: Arc<Vec<ReportsWatch>>,
+    pub(super) tell: mpsc::UnboundedSender<Stage>,
+}
+
+/// A shard that waits on its thread until it is told what to do.
+struct Resting {
+    /// Sends what it knows. Dropped: it serves on.
+    go: SyncSender<()>,
+    sent: Receiver<Result<Sent, LinkError>>,
+    keeper: SyncSender<Keeper>,
+}
+
+/// What was sent over a link.
+#[derive(Clone, Copy, Default)]
+struct Sent {
+    bytes: u64,
+    descriptors: u64,
+}
+
+/// A pause. Dropped before [`Pause::end`], it lets everything go on as before.
+struct Pause<'a> {
+    shared: &'a SharedState,
+    runtime: &'a runtime::Handle,
+    /// The dispatchers that stand still.
+    paused: Vec<Paused>,
+    resting: Vec<Resting>,
+    has_exported: bool,
+    is_over: bool,
+}
+
+impl Outgoing {
+    /// Hands everything over. It blocks.
+    pub(super) fn hand_over(
+        self,
+        mut successor: Successor,
+        runtime: &runtime::Handle,
+    ) -> Result<Moved, NotMoved> {
+        let links = match self.prepare(&successor) {
+            Ok(links) => links,
+            Err(why) => return Err(successor.abandon(why)),
+        };
+        let began = Nanos::now();
+        let mut pause = match self.pause(&links, runtime) {
+            Ok(pause) => pause,
+            Err(why) => return Err(successor.abandon(why)),
+        };
+        self.tell(Stage::Paused);
+        let connections = self.connections();
+        let sent = match self.send(&mut pause, &successor) {
+            Ok(sent) => sent,
+            Err(error) => {
+                drop(pause);
+                return Err(successor.abandon(NotMoved::because(error)));
+            }
+        };
+        self.tell(Stage::Sent { bytes: sent.bytes, descriptors: sent.descriptors });
+        let ready = successor.wait_until_ready(Nanos::now().after(SEND_PATIENCE));
+        if let Err(error) = ready {
+            drop(pause);
+            return Err(successor.abandon(NotMoved::because(error)));
+        }
+        self.tell(Stage::Ready);
+        successor.commit()?;
+        pause.end();
+        let length = Nanos::now().since(began);
+        self.tell(Stage::Committed { pause: length });
+        Ok(Moved { connections, pause: length, bytes: sent.bytes, ..Moved::default() })
+    }
+
+    /// Gives the new process its sockets and links, and waits until its shards are there.
+    fn prepare(&self, successor: &Successor) -> Result<Vec<OwnedFd>, NotMoved> {
+        let until = Nanos::now().after(PREPARE_PATIENCE);
+        let count = self.connections().iter().map(|(_, count)| count).sum();
+        successor.plan(count, until)?;
+        let sockets: Vec<(String, BorrowedFd<'_>)> =
+            self.listeners.iter().map(|(name, fd)| ((*name).to_owned(), fd.as_fd())).collect();
+        let sent = successor.link().send_sockets(LISTENERS_PART, &sockets, until);
+        sent.map_err(NotMoved::because)?;
+        self.tell(Stage::Listeners { sockets: sockets.len() as u64 });
+        let shards = 0..self.shared.engine().shard_count();
+        let links = shards.map(|shard| successor.link_of(&format!("shard-{shard}"), until));
+        let links: Vec<Link> = links.collect::<Result<_, _>>().map_err(NotMoved::because)?;
+        let mut sockets = Vec::with_capacity(links.len());
+        for link in links {
+            match link.receive(until).map_err(NotMoved::because)? {
+                Message::Ready(_) => sockets.push(link.into_socket()),
+                _ => return Err(NotMoved("a shard of the new process is not ready".to_owned())),
+            }
+        }
+        Ok(sockets)
+    }
+
+    /// Begins the pause: nothing is read any more, and nothing is left to do.
+    fn pause<'a>(
+        &'a self,
+        links: &[OwnedFd],
+        runtime: &'a runtime::Handle,
+    ) -> Result<Pause<'a>, NotMoved> {
+        let until = Nanos::now().after(REST_PATIENCE);
+        loop {
+            match self.try_pause(links, runtime, until)? {
+                Some(pause) => return Ok(pause),
+                None if Nanos::now() < until => std::thread::sleep(RETRY_INTERVAL),
+                None => {
+                    let shortest = "the shards do not come to rest; try again with less load";
+                    return Err(NotMoved(shortest.to_owned()));
+                }
+            }
+        }
+    }
+
+    /// `None`: something was left to do.
+    fn try_pause<'a>(
+        &'a self,
+        links: &[OwnedFd],
+        runtime: &'a runtime::Handle,
+        until: Nanos,
+    ) -> Result<Option<Pause<'a>>, NotMoved> {
+        let shared = &*self.shared;
+        let (paused, resting) = (Vec::new(), Vec::new());
+        let mut pause =
+            Pause { shared, runtime, paused, resting, has_exported: false, is_over: false };
+        shared.pauses.set(true);
+        shared.adoptions.iter().for_each(|adoptions| adoptions.close());
+        pause.tell_shards(|| Urgent::Suspend);
+        let still = runtime.block_on(async {
+            let all = async {
+                for shard in 0..shared.engine().shard_count() {
+                    pause.paused.extend(shared.pauses.pause(shard).await);
+                }
+            };
+            timeout(STILL_PATIENCE, all).await
+        });
+        if still.is_err() {
+            return Err(NotMoved(
+                "frames of devices wait for a hook or for the check of a token".to_owned(),
+            ));
+        }
+        shared.router.stand_still();
+        for (shard, link) in links.iter().enumerate() {
+            let Some(resting) = self.rest(shard, link, until)? else { return Ok(None) };
+            pause.resting.push(resting);
+        }
+        // What a shard has reported after its dispatcher stood still is still to be done.
+        Ok(self.reports.iter().all(ReportsWatch::is_empty).then_some(pause))
+    }
+
+    /// Brings a shard to rest.
+    fn rest(
+        &self,
+        shard: usize,
+        link: &OwnedFd,
+        until: Nanos,
+    ) -> Result<Option<Resting>, NotMoved> {
+        loop {
+            let (rested, is_resting) = sync_channel(1);
+            let (go, goes) = sync_channel(1);
+            let (sending, sent) = sync_channel(1);
+            let (keeper, decided) = sync_channel(1);
+            let link = link.try_clone().map_err(NotMoved::because)?;
+            let take = taker(rested, goes, sending, decided);
+            let mailbox = self.shared.mailbox(shard);
+            if let Err(cause) = mailbox.hand_over(link, take) {
+                return Err(NotMoved(format!("shard {shard} was not asked: {}", cause.name())));
+            }
+            match is_resting.recv_timeout(REST_PATIENCE) {
+                Ok(Ok(())) => return Ok(Some(Resting { go, sent, keeper })),
+                Ok(Err(NotHandedOver::NotAtRest)) if Nanos::now() < until => {
+                    if !self.reports[shard].is_empty() {
+                        return Ok(None);
+                    }
+                    std::thread::sleep(RETRY_INTERVAL);
+                }
+                Ok(Err(NotHandedOver::NotAtRest)) => return Ok(None),
+                Ok(Err(NotHandedOver::NoDescriptor)) => {
+                    return Err(NotMoved(format!("shard {shard} has no free descriptor")));
+                }
+                Err(_) => return Err(NotMoved(format!("shard {shard} does not answer"))),
+            }
+        }
+    }
+
+    /// Sends the shards and the front.
+    fn send(&self, pause: &mut Pause<'_>, successor: &Successor) -> Result<Sent, LinkError> {
+        for resting in &pause.resting {
+            // A thread that has ended shows below.
+            let _ = resting.go.send(());
+        }
+        pause.has_exported = true;
+        let front = v1::Front {
+            topics: Some(self.shared.router.export(Messages::default())),
+            callers: Some(self.shared.export_callers()),
+        };
+        let mut bytes = front.encode_to_vec();
+        let until = Nanos::now().after(SEND_PATIENCE);
+        let mut sum = Sent { bytes: bytes.len() as u64, descriptors: 0 };
+        let sent = successor.link().send_part(FRONT_PART, &bytes, &[], until);
+        bytes.zeroize();
+        for resting in &pause.resting {
+            let of_shard = resting.sent.recv_timeout(SEND_PATIENCE);
+            let of_shard = of_shard.unwrap_or(Err(LinkError::Silent))?;
+            sum.bytes += of_shard.bytes;
+            sum.descriptors += of_shard.descriptors;
+        }
+        sent.map(|()| sum)
+    }
+
+    /// Settled connections by transport.
+    fn connections(&self) -> Vec<(&'static str, u64)> {
+        let engine = self.shared.engine();
+        let settled = |transport: Transport| -> u64 {
+            let shards = 0..engine.shard_count();
+            shards.map(|shard| engine.stats(shard).connections.of(transport).get()).sum()
+        };
+        Transport::ALL.map(|transport| (transport.name(), settled(transport))).into()
+    }
+
+    fn tell(&self, stage: Stage) {
+        // Whoever asked may have gone.
+        let _ = self.tell.send(stage);
+    }
+}
+
+/// Runs on the shard's thread. With descriptors of its own it must wake no task, so the channels are
+/// those of threads.
+fn taker(
+    rested: SyncSender<Result<(), NotHandedOver>>,
+    goes: Receiver<()>,
+    sending: SyncSender<Result<Sent, LinkError>>,
+    decided: Receiver<Keeper>,
+) -> Taker {
+    Box::new(move |handed| {
+        let (handed, link) = match handed {
+            Ok(handed) => handed,
+            Err(cause) => {
+                let _ = rested.send(Err(cause));
+                return Keeper::Itself;
+            }
+        };
+        if rested.send(Ok(())).is_err() || goes.recv().is_err() {
+            return Keeper::Itself;
+        }
+        let until = Nanos::now().after(SEND_PATIENCE);
+        let sent = Link::new(link).send_part(SHARD_PART, handed.state, handed.sockets, until);
+        let size =
+            Sent { bytes: handed.state.len() as u64, descriptors: handed.sockets.len() as u64 };
+        let _ = sending.send(sent.map(|()| size));
+        decided.recv().unwrap_or(Keeper::Itself)
+    })
+}
+
+impl Pause<'_> {
+    fn tell_shards(&self, urgent: impl Fn() -> Urgent) {
+        for mailbox in self.shared.mailboxes().iter() {
+            while mailbox.try_urgent(urgent()).is_err() {
+                std::thread::sleep(RETRY_INTERVAL);
+            }
+        }
+    }
+
+    /// The new process goes on.
+    fn end(mut self) {
+        self.is_over = true;
+        // The shards and dispatchers end now, and not by themselves.
+        self.shared.begin_shutdown();
+        for resting in self.resting.drain(..) {
+            let _ = resting.keeper.send(Keeper::Other);
+        }
+        self.paused.drain(..).for_each(Paused::end);
+    }
+}
+
+impl Drop for Pause<'_> {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        self.resting.clear();
+        self.tell_shards(|| Urgent::Serve);
+        self.shared.router.resume_serving();
+        if self.has_exported {
+            let _runtime = self.runtime.enter();
+            self.shared.resume_callers();
+        }
+        self.paused.clear();
+        self.shared.adoptions.iter().for_each(|adoptions| adoptions.open());
+        self.shared.pauses.set(false);
+    }
+}
+
+/// The new process starts its threads and reads its certificates.
+const PREPARE_PATIENCE: Duration = Duration::from_secs(30);
+/// Frames that have come are carried out within milliseconds.
+const STILL_PATIENCE: Duration = Duration::from_millis(500);
+const REST_PATIENCE: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_micros(500);
+/// A million connections take some seconds.
+const SEND_PATIENCE: Duration = Duration::from_secs(30);
