@@ -6,7 +6,7 @@ use prost::Message;
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=proto");
-    let parts = ["v1", "callers", "topics", "link"];
+    let parts = ["v1", "callers", "front", "link", "topics"];
     let parts = parts.map(|part| format!("weir/handover/{part}.proto"));
     let files = std::iter::once("weir/v1.proto".to_owned()).chain(parts);
     let descriptors = protox::compile(files, ["proto"])?;

@@ -5,12 +5,13 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::{mpsc, oneshot, watch};
 use weir_engine::Keeper;
+use weir_wire::handover::v1;
 
 /// Asks a dispatcher to stand still as soon as it has nothing left to do.
 #[derive(Debug)]
 pub(crate) struct Pause {
-    /// Told when the dispatcher stands still.
-    pub(crate) is_still: oneshot::Sender<()>,
+    /// Told when the dispatcher stands still: the terms of its connections.
+    pub(crate) is_still: oneshot::Sender<v1::Terms>,
     /// Who goes on. If the sender is dropped, it is this process.
     pub(crate) keeper: oneshot::Receiver<Keeper>,
 }
@@ -18,6 +19,8 @@ pub(crate) struct Pause {
 /// A dispatcher that was asked to stand still. Dropped, it lets the dispatcher go on.
 #[derive(Debug)]
 pub(crate) struct Paused {
+    /// The terms of its connections.
+    pub(crate) terms: v1::Terms,
     keeper: oneshot::Sender<Keeper>,
 }
 
@@ -65,8 +68,8 @@ impl Pauses {
         let (keeper, decided) = oneshot::channel();
         let pause = Pause { is_still: still, keeper: decided };
         self.ways[shard].sender.send(pause).await.ok()?;
-        is_still.await.ok()?;
-        Some(Paused { keeper })
+        let terms = is_still.await.ok()?;
+        Some(Paused { terms, keeper })
     }
 
     /// The receiver of a shard's dispatcher, which takes it once.

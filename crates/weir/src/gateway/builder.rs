@@ -284,15 +284,23 @@ impl GatewayBuilder {
         let observers = Observers { access_log, counters, diagnostics };
         let shared = SharedState::new(*config, engine, (doors, topics), observers, tables);
         list_standing(&shared);
-        if let Some(incoming) = incoming {
-            incoming.own(&shared, &taken).map_err(StartError::TakeOver)?;
-            shared.engine().begin();
-        }
+        let terms = match incoming {
+            None => Vec::new(),
+            Some(incoming) => incoming.own(&shared, &taken).map_err(StartError::TakeOver)?,
+        };
         join_cluster(&shared, events).await;
         let handle = Handle::new(shared, on_publish);
         let udp = udp::start(&handle, udp).map_err(StartError::Udp)?;
-        let mut gateway =
-            launch(handle, settling, queues, listeners, admin, (of_program, pages), started).await;
+        let mut gateway = launch(
+            handle,
+            settling,
+            (queues, terms),
+            listeners,
+            admin,
+            (of_program, pages),
+            started,
+        )
+        .await;
         gateway.udp = udp;
         Ok(gateway)
     }

@@ -32,7 +32,7 @@ use crate::base::model::Spoken;
 use crate::base::threads::{OpenFiles, Resources};
 use crate::base::workers::Workers;
 use crate::cluster::{run_attendance, run_presence};
-use crate::connection::dispatcher;
+use crate::connection::dispatcher::{self, TakenTerms};
 use crate::connection::listener::{self, Buffers, Door, Serve};
 use crate::connection::opening;
 use crate::connection::reports::{self, Reports, ReportsWatch};
@@ -449,7 +449,7 @@ fn start_shards(
 async fn launch(
     handle: Handle,
     settling: Settling,
-    queues: Vec<Reports>,
+    (queues, terms): (Vec<Reports>, Vec<TakenTerms>),
     bound: Vec<Bound>,
     admin: Option<(SocketAddr, TcpListener)>,
     admin_parts: (OfProgram, admin::AddedPages),
@@ -464,9 +464,11 @@ async fn launch(
         warn!(%error, "there are no copies of the listening sockets: an upgrade cannot pass them on");
         Vec::new()
     }));
+    let mut terms = terms.into_iter();
     for (shard, reports) in queues.into_iter().enumerate() {
-        dispatchers.spawn(dispatcher::run(handle.clone(), shard, reports));
+        dispatchers.spawn(dispatcher::run(handle.clone(), shard, reports, terms.next()));
     }
+    shared.engine().begin();
     let edge = settling.http.as_ref().map(|threads| Edge::start(&handle, threads));
     services.spawn(retire_topics(Arc::clone(&shared)));
     services.spawn(sweep_rings(Arc::clone(&shared)));

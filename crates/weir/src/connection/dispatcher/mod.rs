@@ -42,7 +42,7 @@ use crate::observe::traces::{note_failure, note_topic};
 use crate::topics::Subscriber;
 use ended::Ended;
 use refresh::{Found, Refreshes};
-pub(crate) use run::run;
+pub(crate) use run::{TakenTerms, run};
 use terms::Terms;
 use waiting::{Answered, Waiting};
 

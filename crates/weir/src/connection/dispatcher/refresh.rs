@@ -123,22 +123,11 @@ impl Dispatcher {
         self.answer(conn, frames::error(code, message.to_owned(), "", 0));
     }
 
-    /// What another process needs of the credentials of this shard's connections.
-    pub(crate) fn export_terms(&self) -> v1::Terms {
-        self.terms.export()
-    }
-
-    /// Goes on with the credentials of another process. Who waits there for the check of a token is
-    /// told to show it again.
-    pub(crate) fn import_terms(&mut self, terms: &v1::Terms) -> Result<(), NotUnderstood> {
-        let auth = &self.shared.auth;
-        for conn in self.terms.import(terms, |grant| auth.share(grant))? {
-            self.shared.counters().count_refresh(RefreshOutcome::Unavailable);
-            let message = "the token cannot be checked at the moment; try again".to_owned();
-            let frame = frames::error(ErrorCode::Busy, message, "", 0);
-            self.jobs.push_back(Job::Send { conn, frame });
-        }
-        Ok(())
+    /// The check of a new token has stayed in another process: the connection may show it again.
+    pub(super) fn ask_for_token_again(&mut self, conn: ConnId) {
+        let message = "the token cannot be checked at the moment; try again";
+        self.shared.counters().count_refresh(RefreshOutcome::Unavailable);
+        self.answer(conn, frames::error(ErrorCode::Busy, message.to_owned(), "", 0));
     }
 
     /// Takes the result of a check. Its answer waits behind the queued jobs.

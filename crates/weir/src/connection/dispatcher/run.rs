@@ -11,8 +11,11 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 use tracing::error;
-use weir_engine::Keeper;
+use weir_engine::handover::NotUnderstood;
+use weir_engine::{ConnId, Keeper};
+use weir_wire::handover::v1;
 
+use super::terms::Terms;
 use super::{Dispatcher, Results};
 use crate::connection::reports::{BATCH_REPORTS, Reports};
 use crate::core::handle::Handle;
@@ -20,13 +23,43 @@ use crate::core::pauses::Pause;
 use crate::core::state::SharedState;
 use crate::observe::readiness::{Part, PartState};
 
+/// The terms of connections that another process has handed over.
+pub(crate) struct TakenTerms {
+    terms: Terms,
+    /// Those whose new token the other process was checking.
+    refreshing: Vec<ConnId>,
+}
+
+impl TakenTerms {
+    /// Makes them of what was handed over.
+    pub(crate) fn import(
+        shared: &SharedState,
+        taken: &v1::Terms,
+    ) -> Result<TakenTerms, NotUnderstood> {
+        let mut terms = Terms::new(shared.config().auth.expiring_notice);
+        let refreshing = terms.import(taken, |grant| shared.auth.share(grant))?;
+        Ok(TakenTerms { terms, refreshing })
+    }
+}
+
 /// Takes and carries out the reports of one shard until the shard has stopped.
-pub(crate) async fn run(handle: Handle, shard: usize, mut reports: Reports) {
+///
+/// `taken`: the terms of connections that another process has handed over.
+pub(crate) async fn run(
+    handle: Handle,
+    shard: usize,
+    mut reports: Reports,
+    taken: Option<TakenTerms>,
+) {
     let shared = Arc::clone(handle.shared());
     let room = Arc::clone(reports.room());
     let _watch = Watch { shared: Arc::clone(&shared), shard };
     let (mut dispatcher, results) = Dispatcher::new(handle, shard, Arc::clone(&room));
     let Results { mut found, mut answered } = results;
+    if let Some(TakenTerms { terms, refreshing }) = taken {
+        dispatcher.terms = terms;
+        refreshing.into_iter().for_each(|conn| dispatcher.ask_for_token_again(conn));
+    }
     let mut rechecks = shared.rechecks.receiver(shard);
     let mut pauses = shared.pauses.receiver(shard);
     let mut pause = None;
@@ -39,7 +72,7 @@ pub(crate) async fn run(handle: Handle, shard: usize, mut reports: Reports) {
         if dispatcher.is_idle()
             && reports.is_empty()
             && let Some(asked) = pause.take()
-            && stand_still(asked).await == Keeper::Other
+            && stand_still(asked, dispatcher.terms.export()).await == Keeper::Other
         {
             return;
         }
@@ -91,11 +124,11 @@ pub(crate) async fn run(handle: Handle, shard: usize, mut reports: Reports) {
 }
 
 /// Waits until it is known who goes on.
-async fn stand_still(Pause { is_still, keeper }: Pause) -> Keeper {
-    match is_still.send(()) {
+async fn stand_still(Pause { is_still, keeper }: Pause, terms: v1::Terms) -> Keeper {
+    match is_still.send(terms) {
         Ok(()) => keeper.await.unwrap_or(Keeper::Itself),
         // The one who asked has given up.
-        Err(()) => Keeper::Itself,
+        Err(_) => Keeper::Itself,
     }
 }
 

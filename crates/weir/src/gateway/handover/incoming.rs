@@ -11,6 +11,7 @@ use weir_wire::handover::v1;
 use weir_wire::handover::v1::link_message::Kind as Message;
 
 use super::{FRONT_PART, LISTENERS_PART, SHARD_PART};
+use crate::connection::dispatcher::TakenTerms;
 use crate::core::state::SharedState;
 use crate::handover::{Link, NotMoved, Predecessor};
 
@@ -52,14 +53,15 @@ impl Incoming {
         &self,
         shared: &SharedState,
         taken: &[Vec<Taken>],
-    ) -> Result<(), NotMoved> {
+    ) -> Result<Vec<TakenTerms>, NotMoved> {
         let until = Nanos::now().after(PATIENCE);
         let part = self.predecessor.link().receive_part(FRONT_PART, until);
         let (bytes, _) = part.map_err(NotMoved::because)?;
         let front = v1::Front::decode(&*bytes).map_err(NotMoved::because)?;
         drop(zeroize::Zeroizing::new(bytes));
-        import(shared, front, taken).map_err(NotMoved::because)?;
-        self.predecessor.own()
+        let terms = import(shared, front, taken).map_err(NotMoved::because)?;
+        self.predecessor.own()?;
+        Ok(terms)
     }
 
     /// Tells the old process why this one ends.
@@ -72,7 +74,7 @@ fn import(
     shared: &SharedState,
     front: v1::Front,
     taken: &[Vec<Taken>],
-) -> Result<(), NotUnderstood> {
+) -> Result<Vec<TakenTerms>, NotUnderstood> {
     let missing = |field| NotUnderstood { field, value: 0 };
     let mut messages = ImportedMessages::new(shared.engine().budget());
     let topics = front.topics.ok_or_else(|| missing("front.topics"))?;
@@ -85,7 +87,10 @@ fn import(
         }
     }
     shared.end_take_over();
-    Ok(())
+    if front.terms.len() != taken.len() {
+        return Err(NotUnderstood { field: "front.terms", value: front.terms.len() as u64 });
+    }
+    front.terms.iter().map(|terms| TakenTerms::import(shared, terms)).collect()
 }
 
 /// Runs on the shard's thread.

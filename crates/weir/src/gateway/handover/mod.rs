@@ -18,7 +18,7 @@ use crate::base::config::Config;
 use crate::base::threads::{Resources, raise_open_files};
 use crate::handover::{Forecast, Hello, Left, Moved, NotMoved, Predecessor, Stage, Successor};
 use crate::limits::admission;
-pub(super) use incoming::{Incoming, TakenParts};
+pub(super) use incoming::Incoming;
 use outgoing::Outgoing;
 
 impl Gateway {

@@ -219,6 +219,11 @@ impl Outgoing {
         let front = v1::Front {
             topics: Some(self.shared.router.export(Messages::default())),
             callers: Some(self.shared.export_callers()),
+            terms: pause
+                .paused
+                .iter_mut()
+                .map(|paused| std::mem::take(&mut paused.terms))
+                .collect(),
         };
         let mut bytes = front.encode_to_vec();
         let until = Nanos::now().after(SEND_PATIENCE);
