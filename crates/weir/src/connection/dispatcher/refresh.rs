@@ -5,10 +5,8 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
-use weir_engine::handover::NotUnderstood;
 use weir_engine::{ConnId, DeviceRef, Origin};
 use weir_store::Millis;
-use weir_wire::handover::v1;
 use weir_wire::v1::server_message::Kind;
 use weir_wire::v1::{Expiring, Refreshed};
 use weir_wire::{CloseReason, ErrorCode};

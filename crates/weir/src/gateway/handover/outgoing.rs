@@ -68,13 +68,13 @@ impl Outgoing {
             Ok(links) => links,
             Err(why) => return Err(successor.abandon(why)),
         };
+        let connections = self.connections();
         let began = Nanos::now();
         let mut pause = match self.pause(&links, runtime) {
             Ok(pause) => pause,
             Err(why) => return Err(successor.abandon(why)),
         };
         self.tell(Stage::Paused);
-        let connections = self.connections();
         let sent = match self.send(&mut pause, &successor) {
             Ok(sent) => sent,
             Err(error) => {
@@ -93,7 +93,8 @@ impl Outgoing {
         pause.end();
         let length = Nanos::now().since(began);
         self.tell(Stage::Committed { pause: length });
-        Ok(Moved { connections, pause: length, bytes: sent.bytes, ..Moved::default() })
+        let Sent { bytes, descriptors } = sent;
+        Ok(Moved { connections, pause: length, bytes, descriptors, ..Moved::default() })
     }
 
     /// Gives the new process its sockets and links, and waits until its shards are there.
