@@ -35,10 +35,15 @@ pub(crate) struct MovedCall<T> {
 }
 
 impl Calls {
-    /// The connections that answer calls, and the calls that go on. What begins here afterwards
-    /// stays here.
+    /// The connections that answer calls, and the calls that go on. From here on devices are not
+    /// called, until [`Calls::resume`].
     pub(crate) fn export(&self) -> v1::Calls {
         self.table.export()
+    }
+
+    /// Devices are called again.
+    pub(crate) fn resume(&self) {
+        self.table.resume();
     }
 
     /// Goes on with the calls of another process. There were none here so far.

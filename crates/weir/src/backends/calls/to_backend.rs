@@ -80,7 +80,9 @@ impl Calls {
         let max = rules.calls_per_connection_max;
         let ended = self.table.begin(conn, id, max).map_err(|no_place| match no_place {
             NoPlace::Used => NotBegun::Id(format!("a call with the id {id} goes on already")),
-            NoPlace::Full | NoPlace::NoAnswers => limited(CallLimit::Connection, max),
+            NoPlace::Full | NoPlace::NoAnswers | NoPlace::HandingOver => {
+                limited(CallLimit::Connection, max)
+            }
         })?;
         self.counters.calls.begin(CallDirection::ToBackend);
         route.count_begun();

@@ -109,6 +109,10 @@ impl Calls {
         let max = rules.calls_per_connection_max;
         let (id, answer) = self.table.ask(conn, max).map_err(|no_place| match no_place {
             NoPlace::Full => limited(CallLimit::Connection, max),
+            NoPlace::HandingOver => {
+                let text = "the gateway is being upgraded; try again in a second".to_owned();
+                refuse(CallOutcome::Busy, NoAnswer::Limited(CallLimit::Calls, text))
+            }
             NoPlace::NoAnswers | NoPlace::Used => {
                 refuse(CallOutcome::Disconnected, NoAnswer::NotConnected)
             }

@@ -24,8 +24,9 @@ pub(crate) struct TakenOver {
 }
 
 impl SharedState {
-    /// Everything but topics, shards and dispatchers. From here on devices are not revoked, and
-    /// messages with an idempotency key are refused, until [`SharedState::resume_callers`].
+    /// Everything but topics, shards and dispatchers. From here on devices are not revoked or
+    /// called, and messages with an idempotency key are refused, until
+    /// [`SharedState::resume_callers`].
     ///
     /// The caller has exported the topics before, so that every message that they have taken has its
     /// answer. It sees to it that shards and dispatchers rest, no drain runs, and no other
@@ -111,6 +112,7 @@ impl SharedState {
     /// Goes on here: the other process has not taken over. Called within a tokio runtime.
     pub(crate) fn resume_callers(&self) {
         self.idempotency.resume();
+        self.calls.resume();
         for held_back in self.devices.resume() {
             self.carry_out(held_back);
         }
