@@ -1,12 +1,15 @@
 //! `weir upgrade`: asks the running process to upgrade, and shows how it goes.
 
 use std::fmt::Write as _;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::UnixStream;
+use tokio::time::sleep;
 
 use super::lines::{Count, Line, Request};
 use crate::cli::UpgradeArgs;
@@ -50,6 +53,22 @@ pub(crate) async fn run(args: UpgradeArgs, file: Option<PathBuf>) -> Result<Exit
     end(last, &socket).await
 }
 
+/// Waits until the new process has its socket in its place, which is its last step.
+async fn answers(socket: &Path) -> io::Result<()> {
+    let began = Instant::now();
+    loop {
+        match UnixStream::connect(socket).await {
+            Ok(_) => return Ok(()),
+            Err(error) if began.elapsed() > ANSWER_PATIENCE => return Err(error),
+            Err(_) => sleep(ANSWER_INTERVAL).await,
+        }
+    }
+}
+
+/// It serves already; a busy machine may delay the rest.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
+const ANSWER_INTERVAL: Duration = Duration::from_millis(10);
+
 /// How the command ends, after the last line and the end of the stream.
 async fn end(last: Option<Line>, socket: &Path) -> Result<ExitCode> {
     match last {
@@ -60,7 +79,7 @@ async fn end(last: Option<Line>, socket: &Path) -> Result<ExitCode> {
         Some(Line::Forecast { refused: None, .. }) => Ok(ExitCode::SUCCESS),
         Some(Line::Left { .. }) => {
             // The new process has put its own socket there.
-            UnixStream::connect(socket).await.context(
+            answers(socket).await.context(
                 "the old process has ended, but the new one does not answer: look at its log",
             )?;
             Ok(ExitCode::SUCCESS)
