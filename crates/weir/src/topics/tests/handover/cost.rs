@@ -1,7 +1,5 @@
 //! How long it takes to hand topics over: run in release, and read what it prints.
 
-use std::time::Instant;
-
 use weir_engine::handover::{ImportedMessages, Messages};
 use weir_wire::handover::v1 as export;
 
@@ -23,19 +21,19 @@ fn measure(what: &str, config: &Config, fill: impl Fn(&Router)) {
     let mut bytes_sent = 0;
     for _ in 0..5 {
         let (other, budget, _ends) = made();
-        let start = Instant::now();
+        let start = Nanos::now();
         let export = router.export(Messages::default());
-        let exported = Instant::now();
+        let exported = Nanos::now();
         let bytes = export.encode_to_vec();
-        let encoded = Instant::now();
+        let encoded = Nanos::now();
         let export = export::Topics::decode(&*bytes).unwrap();
-        let decoded = Instant::now();
+        let decoded = Nanos::now();
         let mut messages = ImportedMessages::new(&budget);
         other.import(export, &mut messages).unwrap();
-        let imported = Instant::now();
+        let imported = Nanos::now();
         let times = [start, exported, encoded, decoded, imported];
         for (best, pair) in best.iter_mut().zip(times.windows(2)) {
-            *best = (*best).min(pair[1] - pair[0]);
+            *best = (*best).min(pair[1].since(pair[0]));
         }
         bytes_sent = bytes.len();
         assert_eq!(other.topic_count(), router.topic_count());

@@ -5,7 +5,6 @@ use super::*;
 /// What is accepted is in the export, and what is refused is not.
 #[test]
 fn nothing_changes_behind_an_export() {
-    const NAMES: [&str; 3] = ["a", "b", "c"];
     let class = TopicClass {
         pattern: "?".to_owned(),
         retention_messages: 1_000_000,
@@ -27,38 +26,7 @@ fn nothing_changes_behind_an_export() {
             (0..1).map(|_| Detached::mailbox(8, 1)).unzip();
         let budget = Budget::with_retention(1 << 32, 1 << 31);
         let router = Router::new(mailboxes.into(), budget, Arc::default(), &config, false);
-        let (accepted, export) = std::thread::scope(|scope| {
-            let publish = |name: &'static str| {
-                let router = &router;
-                scope.spawn(move || {
-                    let mut accepted = 0;
-                    loop {
-                        match publish(router, &router.budget, name) {
-                            Ok(Some(routed)) => accepted = accepted.max(routed.offset),
-                            Err(RouteError::Busy) => return (name, accepted),
-                            other => panic!("{other:?}"),
-                        }
-                    }
-                })
-            };
-            let publishers: Vec<_> = NAMES.into_iter().chain(NAMES).map(publish).collect();
-            scope.spawn(|| {
-                while !router.is_still() {
-                    router.end_ticks();
-                    sweep(&router, Nanos(0));
-                }
-            });
-            std::thread::sleep(Duration::from_micros(300 * round));
-            let export = sent(&router);
-            let mut accepted = BTreeMap::new();
-            for publisher in publishers {
-                let (name, offset) = publisher.join().unwrap();
-                let known = accepted.entry(name.to_owned()).or_default();
-                *known = offset.max(*known);
-            }
-            accepted.retain(|_, offset| *offset > 0);
-            (accepted, export)
-        });
+        let (accepted, export) = export_under_load(&router, 100 * round);
         let numbers: BTreeMap<u64, u64> =
             export.messages.iter().map(|message| (message.number, message.offset)).collect();
         let mut exported = BTreeMap::new();
@@ -79,6 +47,51 @@ fn nothing_changes_behind_an_export() {
         let routed = publish(&router, &router.budget, "c").unwrap().unwrap();
         assert_eq!(routed.offset, accepted.get("c").copied().unwrap_or(0) + 1);
     }
+}
+
+/// Two publishers for each topic, until they are refused. The export comes after some messages.
+/// Returns the last offset that was accepted in each topic.
+fn export_under_load(
+    router: &Router,
+    messages: usize,
+) -> (BTreeMap<String, u64>, weir_wire::handover::v1::Topics) {
+    const NAMES: [&str; 3] = ["a", "b", "c"];
+    let count = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        let publish = |name: &'static str| {
+            let count = &count;
+            scope.spawn(move || {
+                let mut accepted = 0;
+                loop {
+                    match publish(router, &router.budget, name) {
+                        Ok(Some(routed)) => accepted = accepted.max(routed.offset),
+                        Err(RouteError::Busy) => return (name, accepted),
+                        other => panic!("{other:?}"),
+                    }
+                    count.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        };
+        let publishers: Vec<_> = NAMES.into_iter().chain(NAMES).map(publish).collect();
+        scope.spawn(|| {
+            while !router.is_still() {
+                router.end_ticks();
+                sweep(router, Nanos(0));
+            }
+        });
+        while count.load(Ordering::Relaxed) < messages {
+            std::thread::yield_now();
+        }
+        let export = sent(router);
+        let mut accepted = BTreeMap::new();
+        for publisher in publishers {
+            let (name, offset) = publisher.join().unwrap();
+            let known = accepted.entry(name.to_owned()).or_default();
+            *known = offset.max(*known);
+        }
+        accepted.retain(|_, offset| *offset > 0);
+        (accepted, export)
+    })
 }
 
 #[test]

@@ -10,8 +10,7 @@ fn full() -> export::Topics {
     let mut player = Player::new(&twin::config());
     for (place, name) in ["plain", "ring", "tick", "both", "who", "rate"].into_iter().enumerate() {
         for number in 0..4 {
-            let conn = conn(number as usize % player::SHARDS, number);
-            player.subscribe(conn, name, None, place % 2 == 0);
+            player.subscribe(player.conn(number), name, None, place % 2 == 0);
         }
         player.rest();
         for key in ["", "a", "b"] {

@@ -153,9 +153,9 @@ impl Player {
     }
 
     /// The connection that has this place now. One that has ended does not come back.
-    pub(super) fn conn(&self, place: u64) -> ConnId {
-        let mut generations =
-            (0..).map(|generation| conn(place as usize % SHARDS, place + 16 * generation));
+    pub(super) fn conn(&self, place: usize) -> ConnId {
+        let numbers = (place as u64..).step_by(16);
+        let mut generations = numbers.map(|number| conn(place % SHARDS, number));
         generations.find(|conn| !self.closed.contains(conn)).unwrap()
     }
 

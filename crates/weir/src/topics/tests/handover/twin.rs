@@ -40,12 +40,12 @@ const NAMES: [&str; 7] = ["plain", "ring", "tick", "both", "who", "rate", "other
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Happening {
     what: u8,
-    who: u64,
+    who: usize,
     which: usize,
 }
 
 pub(super) fn happenings(count: usize) -> impl Strategy<Value = Vec<Happening>> {
-    let happening = (0u8..18, 0u64..9, 0usize..NAMES.len());
+    let happening = (0u8..18, 0usize..9, 0usize..NAMES.len());
     let happening = happening.prop_map(|(what, who, which)| Happening { what, who, which });
     proptest::collection::vec(happening, 0..count)
 }
@@ -62,13 +62,13 @@ pub(super) fn happen(player: &mut Player, Happening { what, who, which }: Happen
         0..=2 => format!("{:?}", player.subscribe(conn, name, None, who % 2 == 0)),
         3..=5 => match seen(player) {
             Some(mut position) => {
-                position.offset = position.offset.saturating_sub(who % 3);
+                position.offset = position.offset.saturating_sub(who as u64 % 3);
                 format!("{:?}", player.subscribe(conn, name, Some(position), false))
             }
             None => String::new(),
         },
         6 => format!("{:?}", player.unsubscribe(conn, name)),
-        7..=10 => format!("{:?}", player.publish(name, ["", "a", "b"][who as usize % 3])),
+        7..=10 => format!("{:?}", player.publish(name, ["", "a", "b"][who % 3])),
         11 => {
             player.close(conn);
             String::new()
@@ -94,7 +94,7 @@ pub(super) fn happen(player: &mut Player, Happening { what, who, which }: Happen
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig { cases: 200.max(ProptestConfig::default().cases), ..ProptestConfig::default() })]
 
     #[test]
     fn behaves_as_without_a_handover(
