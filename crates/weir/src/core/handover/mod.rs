@@ -61,7 +61,13 @@ impl SharedState {
     /// connection is to be counted with [`SharedState::take_over`].
     pub(crate) fn import_callers(&self, callers: v1::Callers) -> Result<TakenOver, NotUnderstood> {
         let config = self.config();
-        self.devices.import(part("callers.devices", callers.devices)?)?;
+        let devices = part("callers.devices", callers.devices)?;
+        let conns = devices.stripes.iter().flat_map(|stripe| &stripe.conns);
+        let is_foreign = |conn: &&u64| ConnId::from_u64(**conn).shard() >= self.adoptions.len();
+        if let Some(conn) = conns.into_iter().find(is_foreign) {
+            return Err(refused("devices.conns: one of a shard that there is not", *conn));
+        }
+        self.devices.import(devices)?;
         let change = self.auth.import(part("callers.auth", callers.auth)?, &config)?;
         self.admin_access.import(part("callers.admin", callers.admin)?)?;
         self.admission.import(part("callers.admission", callers.admission)?, &config.limits)?;
