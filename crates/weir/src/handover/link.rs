@@ -442,6 +442,17 @@ fn timespec(duration: Duration) -> Timespec {
     Timespec::try_from(duration.min(Duration::from_secs(86_400))).unwrap_or_default()
 }
 
+/// Makes the table of the calling thread large enough for so many further descriptors, so that it
+/// does not grow when they arrive. In a process with threads, the kernel waits some milliseconds
+/// each time that it doubles a table. A failure only costs that time.
+pub(crate) fn reserve_descriptors(link: &Link, count: u64) {
+    let highest = count.saturating_add(OTHERS).min(open_files_limit().saturating_sub(1));
+    if let Ok(highest) = i32::try_from(highest) {
+        // The table stays as large as it was once.
+        let _ = rustix::io::fcntl_dupfd_cloexec(link, highest);
+    }
+}
+
 /// The soft limit on open files.
 pub(super) fn open_files_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
@@ -458,6 +469,8 @@ const DESCRIPTORS_MAX: usize = 253;
 /// Four packets: the sender fills the next while the receiver takes the one before.
 const WINDOW_MAX: usize = 4 * DESCRIPTORS_MAX;
 const ANCILLARY_BYTES: usize = rustix::cmsg_space!(ScmRights(253));
+/// Descriptors that a process opens by itself.
+const OTHERS: u64 = 128;
 const MOMENT: Duration = Duration::from_millis(1);
 
 #[cfg(test)]

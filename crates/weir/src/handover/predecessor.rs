@@ -15,7 +15,7 @@ use weir_wire::handover::v1;
 use weir_wire::handover::v1::link_message::Kind as Message;
 
 use super::decision::own;
-use super::link::{Link, LinkError, open_files_limit};
+use super::link::{Link, LinkError, open_files_limit, reserve_descriptors};
 use super::report::{Hello, NotMoved, printable};
 use super::terms::{FORMATS_READ, LINK_PART, PROGRAM, UPGRADE_VARIABLE};
 
@@ -99,6 +99,8 @@ impl Predecessor {
         if !FORMATS_READ.contains(&plan.format) {
             return Err(LinkError::NotUnderstood("a version of the state"));
         }
+        // Before the pause. A thread with a table of its own does it itself.
+        reserve_descriptors(&self.link, plan.connections);
         Ok(plan)
     }
 
