@@ -1,0 +1,168 @@
+//! `weir upgrade` while devices of every transport are connected: nobody is closed, and nothing is lost or doubled.
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+
+use anyhow::{Context, Result, ensure};
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use serde_json::{Value, json};
+use weir_tests::{
+    Answer, Authority, Device, Events, PATIENCE, SClient, Server, now, program, rest,
+};
+use weir_wire::v1::{Ping, client_message, push, server_message};
+
+/// The process that serves now. It ends with this value.
+struct Newest(Pid);
+
+impl Drop for Newest {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::KILL);
+        let deadline = now() + PATIENCE;
+        while test_kill_process(self.0).is_ok() && now() < deadline {
+            rest();
+        }
+    }
+}
+
+/// Upgrades the server, and returns the process that serves then.
+fn upgrade(server: &Server) -> Result<(Newest, Value)> {
+    let output = Command::new(program("weir")?)
+        .args(["upgrade", "--json", "--config"])
+        .arg(server.config())
+        .env_remove("WEIR_CONFIG")
+        .env("STATE_DIRECTORY", server.directory())
+        .stdin(Stdio::null())
+        .output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let lines: Vec<Value> = said.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
+    let started = lines.first().and_then(|line| line["stage"]["text"].as_str());
+    let pid = started.and_then(|text| text.split(' ').nth(1)?.parse().ok());
+    let pid = pid.and_then(Pid::from_raw);
+    let newest = Newest(pid.with_context(|| format!("no process was started: {output:?}"))?);
+    ensure!(output.status.success(), "{output:?}\n{}", server.log());
+    let moved = lines.iter().find(|line| line.get("moved").is_some());
+    Ok((newest, moved.context("nothing is said of what has moved")?["moved"].clone()))
+}
+
+/// Publishes numbers, one after the other, until it is told to stop. A refused one is sent again.
+struct Publisher {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Result<u64>>,
+    sent: Arc<AtomicU64>,
+}
+
+impl Publisher {
+    fn start(admin: SocketAddr) -> Publisher {
+        let (stop, sent) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+        let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&sent));
+        let thread = std::thread::spawn(move || {
+            let mut number = 0;
+            while !stopped.load(Ordering::Relaxed) {
+                let message = json!({"topic": "feed/a", "text": number.to_string(), "key": "k"});
+                let body = json!({"messages": [message]}).to_string();
+                // While nobody serves, the answer says when to come again.
+                if let Ok(answer) = Answer::post(admin, "/v1/publish", &body)
+                    && answer.status == 200
+                    && !answer.body.contains("\"error\"")
+                {
+                    number += 1;
+                    counted.store(number, Ordering::Relaxed);
+                }
+            }
+            Ok(number)
+        });
+        Publisher { stop, thread, sent }
+    }
+
+    fn finish(self) -> Result<u64> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().map_err(|_| anyhow::anyhow!("the publisher has failed"))?
+    }
+
+    /// Waits until so many more are published.
+    fn await_more(&self, count: u64) -> Result<()> {
+        let (until, deadline) = (self.sent.load(Ordering::Relaxed) + count, now() + PATIENCE);
+        while self.sent.load(Ordering::Relaxed) < until {
+            ensure!(now() < deadline, "nothing is published any more");
+            rest();
+        }
+        Ok(())
+    }
+}
+
+/// Checks that a device gets the numbers in order, each once, and no end.
+fn hear_all(device: &mut Device, count: u64) -> Result<()> {
+    let mut next = 0;
+    while next < count {
+        let push = device.push()?;
+        let Some(push::Payload::Text(text)) = push.payload else { continue };
+        ensure!(text == next.to_string(), "{text} came where {next} is due");
+        ensure!(push.offset == next + 1, "offset {} of {text}", push.offset);
+        next += 1;
+    }
+    Ok(())
+}
+
+const RETAINED: &str = "[[topic_classes]]\npattern = \"feed/*\"\nretention_messages = 100000\npublish = [\"devices\"]\n";
+
+#[test]
+fn nobody_is_closed_and_nothing_is_lost_or_doubled() -> Result<()> {
+    let authority = Authority::new()?;
+    let certificates = authority.files("ecdsa", "localhost", false)?;
+    let server = Server::start_with_all_doors(&format!("{RETAINED}[tls]\n{certificates}"))?;
+    let tls = server.tls.context("it listens with TLS")?;
+    let http = server.http()?;
+    let mut plain = Device::greet(server.tcp, "plain", &["feed/a"])?;
+    let ca = authority.path("ca.pem").display().to_string();
+    let mut clients = Vec::new();
+    for version in ["-tls1_2", "-tls1_3"] {
+        let options = format!("-CAfile {ca} -verify_return_error -servername localhost {version}");
+        clients.push(SClient::greet(tls, &options, version)?);
+    }
+    let mut events = Events::get(http, "/v1/sse?device=events&topic=feed/a", "")?;
+    events.settle(1)?;
+    let publisher = Publisher::start(server.admin);
+    let mut processes = HashSet::new();
+    let mut newest = None;
+    for round in 0..3 {
+        publisher.await_more(20)?;
+        let (process, moved) = upgrade(&server)?;
+        // The one before has ended by itself.
+        drop(newest.replace(process));
+        ensure!(processes.insert(newest.as_ref().map(|newest| newest.0)), "it is a new process");
+        let count: u64 = moved["moved"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|kind| kind["count"].as_u64())
+            .sum();
+        ensure!(count == 4, "{moved}");
+        for client in &mut clients {
+            client.ping(&format!("round{round}"))?;
+        }
+        publisher.await_more(20)?;
+    }
+    let count = publisher.finish()?;
+    hear_all(&mut plain, count)?;
+    let mut next = 0;
+    while next < count {
+        let event = events.expect("")?;
+        ensure!(event.data["text"] == next.to_string(), "{event:?} came where {next} is due");
+        next += 1;
+    }
+    plain.send(client_message::Kind::Ping(Ping { data: b"x".to_vec() }))?;
+    ensure!(matches!(plain.hear()?, Some(server_message::Kind::Pong(_))));
+    // New ones come in, and what is retained is still there.
+    let mut late =
+        Events::get(http, "/v1/sse?device=late&topic=feed/a", "Last-Event-ID: none\r\n")?;
+    late.settle(1)?;
+    let first = late.expect("")?;
+    ensure!(first.data["text"] == "0", "{first:?}");
+    ensure!(Path::new(&server.directory().join("upgrade.sock")).exists());
+    Ok(())
+}
