@@ -15,7 +15,7 @@ mod terms;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use link::{Link, LinkError};
+pub(crate) use link::{Link, LinkError, reserve_descriptors};
 pub use predecessor::Predecessor;
 pub use report::{Forecast, Hello, Left, Moved, NotMoved, Stage};
 pub use successor::Successor;

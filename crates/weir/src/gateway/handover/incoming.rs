@@ -13,7 +13,7 @@ use weir_wire::handover::v1::link_message::Kind as Message;
 use super::{FRONT_PART, LISTENERS_PART, SHARD_PART};
 use crate::connection::dispatcher::TakenTerms;
 use crate::core::state::SharedState;
-use crate::handover::{Link, NotMoved, Predecessor};
+use crate::handover::{Link, NotMoved, Predecessor, reserve_descriptors};
 
 /// What comes from an old process.
 pub(in crate::gateway) struct Incoming {
@@ -36,14 +36,14 @@ impl Incoming {
     /// Takes what comes before the pause. It blocks.
     pub(in crate::gateway) fn prepare(&self, shards: usize) -> Result<TakenParts, NotMoved> {
         let until = Nanos::now().after(PATIENCE);
-        self.predecessor.plan(until).map_err(NotMoved::because)?;
+        let plan = self.predecessor.plan(until).map_err(NotMoved::because)?;
         let sockets = self.predecessor.link().receive_sockets(LISTENERS_PART, until);
         let sockets = sockets.map_err(NotMoved::because)?;
         let links = (0..shards).map(|_| self.predecessor.link_of(until));
         let links: Vec<_> = links.collect::<Result<_, _>>().map_err(NotMoved::because)?;
         let source = |(_, link): (String, Link)| Source {
             link: link.into_socket(),
-            receive: Box::new(receive),
+            receive: Box::new(move |link| receive(link, plan.connections)),
         };
         Ok(TakenParts { sockets, sources: links.into_iter().map(source).collect() })
     }
@@ -93,9 +93,11 @@ fn import(
     front.terms.iter().map(|terms| TakenTerms::import(shared, terms)).collect()
 }
 
-/// Runs on the shard's thread.
-fn receive(link: OwnedFd) -> io::Result<TakenOver> {
+/// Runs on the shard's thread. A table of its own gets room for so many descriptors before the
+/// pause.
+fn receive(link: OwnedFd, connections: u64) -> io::Result<TakenOver> {
     let link = Link::new(link);
+    reserve_descriptors(&link, connections);
     let until = Nanos::now().after(PATIENCE);
     link.send(Message::Ready(v1::LinkReady {}), until).map_err(io::Error::other)?;
     let (state, sockets) = link.receive_part(SHARD_PART, until).map_err(io::Error::other)?;

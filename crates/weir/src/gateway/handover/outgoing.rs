@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::runtime;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
+use tracing::error;
 use weir_engine::handover::Messages;
 use weir_engine::{Keeper, Nanos, NotHandedOver, Taker, Transport, Urgent};
 use weir_wire::ProstMessage as _;
@@ -54,6 +55,8 @@ struct Pause<'a> {
     paused: Vec<Paused>,
     resting: Vec<Resting>,
     has_exported: bool,
+    /// The new process may own everything already.
+    is_deciding: bool,
     is_over: bool,
 }
 
@@ -89,6 +92,7 @@ impl Outgoing {
             return Err(successor.abandon(NotMoved::because(error)));
         }
         self.tell(Stage::Ready);
+        pause.is_deciding = true;
         successor.commit()?;
         pause.end();
         let length = Nanos::now().since(began);
@@ -148,8 +152,9 @@ impl Outgoing {
     ) -> Result<Option<Pause<'a>>, NotMoved> {
         let shared = &*self.shared;
         let (paused, resting) = (Vec::new(), Vec::new());
+        let (has_exported, is_deciding, is_over) = (false, false, false);
         let mut pause =
-            Pause { shared, runtime, paused, resting, has_exported: false, is_over: false };
+            Pause { shared, runtime, paused, resting, has_exported, is_deciding, is_over };
         shared.pauses.set(true);
         shared.adoptions.iter().for_each(|adoptions| adoptions.close());
         pause.tell_shards(|| Urgent::Suspend);
@@ -309,6 +314,11 @@ impl Drop for Pause<'_> {
     fn drop(&mut self) {
         if self.is_over {
             return;
+        }
+        if self.is_deciding && std::thread::panicking() {
+            // Nobody knows who owns the connections. With both they would be lost.
+            error!("the process fails while it gives its connections away, and ends");
+            std::process::abort();
         }
         self.resting.clear();
         self.tell_shards(|| Urgent::Serve);
