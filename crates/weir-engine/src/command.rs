@@ -255,12 +255,47 @@ pub enum Urgent {
     /// Read no socket, and let no deadline pass, until [`Urgent::Serve`] or a hand-over that succeeds. Commands
     /// are carried out, and what waits leaves.
     Suspend,
-    /// Serve again after [`Urgent::Suspend`].
+    /// Serve again after [`Urgent::Suspend`]. What was lent is not handed over.
     Serve,
+    /// Lend the sockets of all connections, a few in each turn.
+    Lend(Lend),
     /// Hand everything over.
     HandOver(HandOver),
     /// End the thread. The shard closes the remaining connections without a reason.
     Stop,
+}
+
+/// A request to lend sockets, made by [`Mailbox::lend`](crate::Mailbox::lend).
+pub struct Lend {
+    pub(crate) link: Link,
+    pub(crate) lender: Lender,
+}
+
+/// Takes some sockets to the process that takes over later, so that they need not move in the pause.
+/// The shard calls it on its own thread, at most once in a turn; without sockets when all that were
+/// there have been lent. It returns whether it wants more.
+pub type Lender = Box<dyn FnMut(Result<Loan<'_>, NotHandedOver>) -> bool + Send>;
+
+/// Some sockets that a shard lends.
+#[derive(Debug, Clone, Copy)]
+pub struct Loan<'a> {
+    /// Their connections, with their priorities.
+    pub conns: &'a [(ConnId, Priority)],
+    /// The sockets, in the same order.
+    pub sockets: &'a [BorrowedFd<'a>],
+    /// The descriptor that was passed with the request.
+    pub link: &'a OwnedFd,
+}
+
+/// A socket that another process has lent, before its shard hands over.
+#[derive(Debug)]
+pub struct Lent {
+    /// Its connection.
+    pub conn: ConnId,
+    /// The connection's priority.
+    pub priority: Priority,
+    /// The socket.
+    pub socket: OwnedFd,
 }
 
 /// A request to hand everything over, made by [`Mailbox::hand_over`](crate::Mailbox::hand_over).
@@ -299,7 +334,7 @@ pub enum NotHandedOver {
 pub struct HandedOver<'a> {
     /// `weir.handover.v1.Shard`, encoded.
     pub state: &'a [u8],
-    /// The sockets, in the order of the connections in `state`.
+    /// The sockets that were not lent, in the order of the connections in `state`.
     pub sockets: &'a [BorrowedFd<'a>],
 }
 

@@ -10,7 +10,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use zeroize::Zeroize;
 
 use crate::budget::Budget;
-use crate::command::{Front, Taken, TakenOver, Urgent};
+use crate::command::{Front, Lent, Taken, TakenOver, Urgent};
 use crate::mailbox::{Full, Mailbox, Pass};
 use crate::net::Waker;
 use crate::settings::ShardSettings;
@@ -49,8 +49,13 @@ pub struct Source {
     /// The descriptor of the link.
     pub link: OwnedFd,
     /// Runs on the shard's thread.
-    pub receive: Box<dyn FnOnce(OwnedFd) -> io::Result<TakenOver> + Send>,
+    pub receive: Box<Receive>,
 }
+
+/// Receives what a shard takes over. Before that it passes on the sockets that the other process
+/// lends.
+pub type Receive =
+    dyn FnOnce(OwnedFd, &mut dyn FnMut(Lent) -> io::Result<()>) -> io::Result<TakenOver> + Send;
 
 /// The front's side of what connects it to a shard.
 struct FrontSide {
@@ -220,11 +225,14 @@ fn start_shard(
         };
         let mut shard = Shard::new(index, net, front, inbox, settings, budget, shard_stats);
         if let (Some(receive), Some(link)) = (source, link) {
-            let taken_over = receive(link).and_then(|TakenOver { mut state, sockets }| {
-                let taken_over = shard.take_over(&state, sockets);
-                state.zeroize();
-                taken_over
-            });
+            let mut borrow =
+                |Lent { conn, priority, socket }: Lent| shard.borrow((conn, priority), socket);
+            let taken_over =
+                receive(link, &mut borrow).and_then(|TakenOver { mut state, sockets }| {
+                    let taken_over = shard.take_over(&state, sockets);
+                    state.zeroize();
+                    taken_over
+                });
             let is_taken_over = taken_over.is_ok();
             let _ = answer.send(taken_over);
             if !is_taken_over || begins.recv().is_err() {

@@ -54,10 +54,10 @@ mod wheel;
 pub use budget::{Budget, Share};
 pub use command::{
     Adoption, Command, ConnectionInfo, CreditKind, Drain, DrainWhat, Front, HandOver, HandedOver,
-    Inspect, InspectPage, InspectWhat, Keeper, NotHandedOver, Passed, ReplayBegin, ReplayChunk,
-    Report, Taken, TakenOver, Taker, TlsAdoption, Urgent,
+    Inspect, InspectPage, InspectWhat, Keeper, Lender, Lent, Loan, NotHandedOver, Passed,
+    ReplayBegin, ReplayChunk, Report, Taken, TakenOver, Taker, TlsAdoption, Urgent,
 };
-pub use engine::{Engine, Source};
+pub use engine::{Engine, Receive, Source};
 pub use id::{
     ConnId, DeviceRef, Origin, OwnNode, PeerAddr, Priority, SlowPolicy, TopicId, Transport,
 };

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex};
 
 use crossbeam_queue::ArrayQueue;
 
-use crate::command::{Adoption, Command, CreditKind, HandOver, Link, Passed, Taker, Urgent};
+use crate::command::{
+    Adoption, Command, CreditKind, HandOver, Lend, Lender, Link, Passed, Taker, Urgent,
+};
 use crate::memory::{Footprint, rounded};
 use crate::net::Waker;
 use crate::sleep_flag::{Credits, SleepFlag};
@@ -282,7 +284,22 @@ impl Mailbox<OwnedFd> {
     /// Errors: the link did not enter the passage, or the reserved queue is full. Unless the shard
     /// has ended, it may be asked again a moment later.
     pub fn hand_over(&self, link: OwnedFd, take: Taker) -> Result<(), NotPassed> {
-        let link = match &self.shared.passage {
+        let link = self.pass_link(link)?;
+        let asked = self.try_urgent(Urgent::HandOver(HandOver { link, take }));
+        asked.map_err(|Full(_)| NotPassed::Full)
+    }
+
+    /// Asks the shard to lend its sockets: see [`Lender`]. `link` goes along.
+    ///
+    /// Errors: as for [`Mailbox::hand_over`].
+    pub fn lend(&self, link: OwnedFd, lender: Lender) -> Result<(), NotPassed> {
+        let link = self.pass_link(link)?;
+        let asked = self.try_urgent(Urgent::Lend(Lend { link, lender }));
+        asked.map_err(|Full(_)| NotPassed::Full)
+    }
+
+    fn pass_link(&self, link: OwnedFd) -> Result<Link, NotPassed> {
+        Ok(match &self.shared.passage {
             None => Link::Here(link),
             Some(passage) => {
                 let last = passage.passed.lock();
@@ -293,9 +310,7 @@ impl Mailbox<OwnedFd> {
                 passage.passed_shown.store(passed.0, Ordering::Release);
                 Link::Passed(passed)
             }
-        };
-        let asked = self.try_urgent(Urgent::HandOver(HandOver { link, take }));
-        asked.map_err(|Full(_)| NotPassed::Full)
+        })
     }
 }
 

@@ -81,6 +81,10 @@ pub trait Net {
     /// The descriptor of a socket, for the process that it is handed to; `None` without a kernel.
     fn lend<'a>(&self, socket: &'a Self::Socket) -> Option<BorrowedFd<'a>>;
 
+    /// Another process has copies of sockets, or no longer. While it has, a close must also end the
+    /// connection, which otherwise lives as long as the copy.
+    fn set_lent(&mut self, is_lent: bool);
+
     /// Closes the socket. The kernel still delivers the bytes that were sent.
     fn close(&mut self, socket: Self::Socket);
 

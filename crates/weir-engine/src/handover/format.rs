@@ -148,6 +148,7 @@ impl<S> ConnectionExport<S> {
             outbox: self.outbox.map(|outbox| outbox.encode()),
             positions: self.positions.map(|told| v1::Positions { told: flat(told) }),
             tls: self.tls.map(|tls| tls.encode()),
+            lent: false,
         };
         (connection, self.socket)
     }

@@ -43,7 +43,11 @@ impl<N: Net, F: Front> Shard<N, F> {
                 Urgent::Survey(survey) => self.survey(survey),
                 Urgent::Limit(settings) => self.limit(&settings),
                 Urgent::Suspend => self.suspend(true),
-                Urgent::Serve => self.suspend(false),
+                Urgent::Serve => {
+                    self.end_lending();
+                    self.suspend(false);
+                }
+                Urgent::Lend(lend) => self.begin_lending(lend),
                 Urgent::HandOver(hand_over) => {
                     self.hand_over_to(hand_over);
                     return;

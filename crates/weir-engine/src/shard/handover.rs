@@ -23,7 +23,7 @@ use crate::command::{Front, HandOver, HandedOver, Keeper, Link, NotHandedOver, T
 use crate::handover::{
     BlockExport, ConnectionExport, Inner, MessageExport, OutboxExport, ShardExport, TlsExport,
 };
-use crate::id::TopicId;
+use crate::id::{ConnId, Priority, TopicId};
 use crate::message::Message;
 use crate::net::Net;
 use crate::pool::Block;
@@ -32,6 +32,14 @@ use crate::table::{Ending, Flags, HeldBack, State};
 use crate::time::Tick;
 use crate::topics::Topics;
 use crate::wheel::Wheel;
+
+/// A socket of a connection that is taken over.
+enum Arrived<O, S> {
+    /// It was lent, and is watched already.
+    Before(S),
+    /// It came with the state.
+    Now(O),
+}
 
 /// The messages of an export, each once.
 #[derive(Default)]
@@ -325,12 +333,21 @@ impl<N: Net, F: Front> Shard<N, F> {
             take(Err(NotHandedOver::NoDescriptor));
             return;
         };
-        let (shard, sockets) = self.export().encode();
+        let (mut shard, sockets) = self.export().encode();
+        if let Some(lending) = &self.lending {
+            for connection in &mut shard.connections {
+                connection.lent = lending.has(ConnId::from_u64(connection.id));
+            }
+        }
         let mut state = shard.encode_to_vec();
-        let lent: Vec<_> = sockets.iter().filter_map(|socket| self.net.lend(socket)).collect();
+        let of_connections = shard.connections.iter().zip(&sockets);
+        let lent = of_connections.filter(|(connection, _)| !connection.lent);
+        let lent: Vec<_> = lent.filter_map(|(_, socket)| self.net.lend(socket)).collect();
         match take(Ok((HandedOver { state: &state, sockets: &lent }, link))) {
             Keeper::Other => {
                 state.zeroize();
+                // The other process has copies: to close ends nothing.
+                self.net.set_lent(false);
                 sockets.into_iter().for_each(|socket| self.net.close(socket));
                 self.stopped = true;
             }
@@ -339,9 +356,24 @@ impl<N: Net, F: Front> Shard<N, F> {
                 self.empty();
                 let export = ShardExport::decode(shard, sockets);
                 self.import(export.expect("what a shard has encoded is known to it"));
+                self.end_lending();
                 self.suspend(false);
             }
         }
+    }
+
+    /// Watches a socket whose connection another process will hand over.
+    ///
+    /// Errors: the kernel has no memory for it.
+    pub(crate) fn borrow(
+        &mut self,
+        (conn, priority): (ConnId, Priority),
+        socket: N::Offer,
+    ) -> io::Result<()> {
+        let key = key_of(conn.generation(), conn.slot());
+        let socket = self.net.adopt(socket, key, priority)?;
+        self.borrowed.insert(conn, socket);
+        Ok(())
     }
 
     /// Fills a shard without connections with what another process has handed over. The shard has
@@ -357,9 +389,22 @@ impl<N: Net, F: Front> Shard<N, F> {
         let invalid =
             |error: Box<dyn Error + Send + Sync>| io::Error::new(io::ErrorKind::InvalidData, error);
         let shard = v1::Shard::decode(state).map_err(|error| invalid(error.into()))?;
-        let export = ShardExport::decode(shard, sockets).map_err(|error| invalid(error.into()))?;
+        let mut sockets = sockets.into_iter();
+        let arrived = shard.connections.iter().filter_map(|connection| match connection.lent {
+            true => self.borrowed.remove(&ConnId::from_u64(connection.id)).map(Arrived::Before),
+            false => sockets.next().map(Arrived::Now),
+        });
+        let arrived: Vec<_> = arrived.collect();
+        if sockets.next().is_some() {
+            return Err(invalid("more sockets than connections".into()));
+        }
+        // Their connections have ended meanwhile.
+        for (_, socket) in std::mem::take(&mut self.borrowed) {
+            self.net.close(socket);
+        }
+        let export = ShardExport::decode(shard, arrived).map_err(|error| invalid(error.into()))?;
         export.check(self.index).map_err(|error| invalid(error.into()))?;
-        let taken = |connection: &ConnectionExport<N::Offer>| Taken {
+        let taken = |connection: &ConnectionExport<_>| Taken {
             id: connection.id,
             device: connection.device,
             origin: connection.origin,
@@ -367,8 +412,11 @@ impl<N: Net, F: Front> Shard<N, F> {
         };
         let taken = export.connections.iter().map(taken).collect();
         let net = &mut self.net;
-        let export = export.map_sockets(|offer, conn, priority| {
-            net.adopt(offer, key_of(conn.generation(), conn.slot()), priority)
+        let export = export.map_sockets(|arrived, conn, priority| match arrived {
+            Arrived::Before(socket) => Ok(socket),
+            Arrived::Now(offer) => {
+                net.adopt(offer, key_of(conn.generation(), conn.slot()), priority)
+            }
         })?;
         self.import(export);
         self.behind = self.table.in_use();

@@ -31,6 +31,7 @@ mod forms;
 mod handover;
 mod inspect;
 mod latest;
+mod lending;
 mod list;
 mod rate;
 mod read;
@@ -45,13 +46,13 @@ mod walk;
 mod websocket;
 mod write;
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::budget::{Budget, Lease, Share};
 use crate::command::{CreditKind, Front, Report};
-use crate::id::Priority;
+use crate::id::{ConnId, Priority};
 use crate::mailbox::Inbox;
 use crate::message::Message;
 use crate::net::{Net, Ready};
@@ -68,6 +69,7 @@ use drain::Draining;
 use fanouts::Fanouts;
 use forms::Positions;
 use latest::Latest;
+use lending::Lending;
 use list::SlotList;
 use rate::Rate;
 use resumes::Resumes;
@@ -151,6 +153,10 @@ pub(crate) struct Shard<N: Net, F> {
     /// After a pause, the events that may have come meanwhile and are not served. Deadlines wait for
     /// them, so that a peer does not pay for the pause.
     behind: usize,
+    /// Sockets are lent to the process that will take over.
+    lending: Option<Lending>,
+    /// Sockets that another process has lent, whose connections it will hand over.
+    borrowed: HashMap<ConnId, N::Socket, foldhash::fast::RandomState>,
     stopped: bool,
     #[cfg(any(test, feature = "sim"))]
     seeded_bug: Option<crate::seeded_bug::SeededBug>,
@@ -275,6 +281,8 @@ impl<N: Net, F: Front> Shard<N, F> {
             replies: Vec::new(),
             is_suspended: false,
             behind: 0,
+            lending: None,
+            borrowed: HashMap::default(),
             stopped: false,
             #[cfg(any(test, feature = "sim"))]
             seeded_bug: None,
@@ -334,6 +342,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         self.go_on_with_fanouts();
         self.relieve_budget();
         self.go_on_draining();
+        self.go_on_lending();
         if !self.is_suspended && self.behind == 0 {
             self.expire();
         }
@@ -381,7 +390,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         let drain = self.draining.as_ref().and_then(|draining| draining.patience(self.now));
         let is_behind = drain == Some(Duration::ZERO);
         let reads = !self.is_suspended && !self.to_read.is_empty();
-        let is_busy = self.fanouts.is_busy() || reads || is_behind;
+        let lends = self.lending.as_ref().is_some_and(Lending::is_busy);
+        let is_busy = self.fanouts.is_busy() || reads || is_behind || lends;
         if is_busy {
             return Some(Duration::ZERO);
         }

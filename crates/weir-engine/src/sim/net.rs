@@ -411,6 +411,8 @@ impl<O: Offer> Net for SimNet<O> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
+    fn set_lent(&mut self, _: bool) {}
+
     fn lend<'a>(&self, _: &'a SimSocket) -> Option<BorrowedFd<'a>> {
         None
     }

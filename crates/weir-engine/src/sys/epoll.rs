@@ -11,8 +11,8 @@ use rustix::event::epoll::{self, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::Errno;
 use rustix::net::{
-    RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, getpeername, recv, send, sendmsg,
-    shutdown, sockopt,
+    RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, connect_unspec, getpeername, recv, send,
+    sendmsg, shutdown, sockopt,
 };
 
 use super::descriptors::{PassageEnd, ShardFd, has_own_table};
@@ -37,6 +37,8 @@ pub(crate) struct Epoll {
     own_table: Option<OwnTable>,
     /// Sockets that the shard holds.
     sockets: usize,
+    /// Another process has copies of some.
+    is_lent: bool,
     events: Vec<epoll::Event>,
     events_high: Vec<epoll::Event>,
 }
@@ -76,7 +78,8 @@ impl Epoll {
         epoll::add(&epoll, &waker, epoll::EventData::new_u64(WAKER_KEY), edge)?;
         epoll::add(&epoll, &high, epoll::EventData::new_u64(HIGH_KEY), EventFlags::IN)?;
         let (events, events_high) = (Vec::new(), Vec::new());
-        Ok(Epoll { epoll, high, waker, own_table, sockets: 0, events, events_high })
+        let (sockets, is_lent) = (0, false);
+        Ok(Epoll { epoll, high, waker, own_table, sockets, is_lent, events, events_high })
     }
 
     fn count_closed(&mut self) {
@@ -257,13 +260,25 @@ impl Net for Epoll {
         Some(socket.as_fd())
     }
 
+    fn set_lent(&mut self, is_lent: bool) {
+        self.is_lent = is_lent;
+    }
+
     fn close(&mut self, socket: Socket) {
+        if self.is_lent {
+            // It fails only if the connection is over.
+            let _ = shutdown(&socket, Shutdown::Both);
+        }
         drop(socket);
         self.count_closed();
     }
 
     fn abort(&mut self, socket: Socket) {
         let _ = sockopt::set_socket_linger(&socket, Some(Duration::ZERO));
+        if self.is_lent {
+            // As closing the last copy would: it sends a reset.
+            let _ = connect_unspec(&socket);
+        }
         drop(socket);
         self.count_closed();
     }

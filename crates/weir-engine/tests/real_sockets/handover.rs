@@ -13,8 +13,8 @@ use rustix::net::{
 };
 use rustls::version::{TLS12, TLS13};
 use weir_engine::{
-    Command, HandedOver, Keeper, Message, NotHandedOver, ShardSettings, SlowPolicy, Source,
-    TakenOver, TopicId, Urgent,
+    Command, ConnId, HandedOver, Keeper, Lent, Loan, Message, NotHandedOver, Priority,
+    ShardSettings, SlowPolicy, Source, TakenOver, TopicId, Urgent,
 };
 use weir_wire::CloseReason;
 use weir_wire::v1::server_message::Kind;
@@ -41,10 +41,18 @@ impl Rig {
 
     /// Has all shards hand over what they have, and wait for the verdict.
     fn hand_over(&self) -> Handing {
+        let pairs = (0..self.engine.shard_count()).map(|_| UnixStream::pair());
+        let pairs = pairs.map(|pair| pair.expect("a pair can be had"));
+        let (ours, theirs): (Vec<_>, Vec<OwnedFd>) =
+            pairs.map(|(ours, theirs)| (ours, theirs.into())).unzip();
+        Handing { links: theirs, ..self.hand_over_by(ours) }
+    }
+
+    /// The same over these links.
+    fn hand_over_by(&self, ours: Vec<UnixStream>) -> Handing {
         let (refusals, refused) = sync_channel(self.engine.shard_count());
         let mut handing = Handing { links: Vec::new(), refused, verdicts: Vec::new() };
-        for shard in 0..self.engine.shard_count() {
-            let (ours, theirs) = UnixStream::pair().expect("a pair can be had");
+        for (shard, ours) in ours.into_iter().enumerate() {
             let (verdict, decided) = sync_channel::<Keeper>(1);
             let refusals = refusals.clone();
             let asked = self.engine.mailbox(shard).hand_over(
@@ -62,7 +70,6 @@ impl Rig {
                 }),
             );
             asked.expect("there is room");
-            handing.links.push(theirs.into());
             handing.verdicts.push(verdict);
         }
         handing
@@ -77,11 +84,61 @@ impl Rig {
     }
 
     /// Another engine takes the place of this one.
-    fn replace(mut self, settings: &ShardSettings) -> Rig {
+    fn replace(self, settings: &ShardSettings) -> Rig {
+        self.replace_after(settings, |_| ())
+    }
+
+    /// The same; sockets are lent before, and `meanwhile` something happens.
+    fn replace_lending(
+        mut self,
+        settings: &ShardSettings,
+        meanwhile: impl FnOnce(&mut Rig),
+    ) -> Rig {
+        let (mut ours, mut sources, mut lent) = (Vec::new(), Vec::new(), Vec::new());
+        for shard in 0..self.engine.shard_count() {
+            let (our, link) = UnixStream::pair().expect("a pair can be had");
+            let (tell, told) = sync_channel(1);
+            let lender = Box::new(move |loan: Result<Loan<'_>, NotHandedOver>| {
+                let Loan { conns, sockets, link } = loan.expect("there is a descriptor");
+                let copy = link.try_clone().expect("there is a descriptor");
+                let state: Vec<u8> = conns
+                    .iter()
+                    .flat_map(|(conn, priority)| {
+                        [conn.to_u64().to_be_bytes(), (*priority as u64).to_be_bytes()].concat()
+                    })
+                    .collect();
+                send(HandedOver { state: &state, sockets }, copy.into()).expect("it receives");
+                if conns.is_empty() {
+                    tell.send(()).expect("somebody waits");
+                }
+                true
+            });
+            let copy = our.try_clone().expect("a descriptor");
+            self.engine.mailbox(shard).lend(copy.into(), lender).expect("there is room");
+            ours.push(our);
+            lent.push(told);
+            sources.push(Source { link: link.into(), receive: Box::new(receive_lent) });
+        }
+        let settings = settings.clone();
+        let taking = std::thread::spawn(move || Rig::take_over(&settings, sources));
+        lent.iter().for_each(|told| told.recv_timeout(PATIENCE).expect("all are lent"));
+        meanwhile(&mut self);
+        self.suspend();
+        let Handing { verdicts, refused, .. } = self.hand_over_by(ours);
+        let next = taking.join().expect("no panic").expect("it understands");
+        assert!(refused.try_recv().is_err(), "no shard refuses");
+        verdicts.iter().for_each(|verdict| verdict.send(Keeper::Other).expect("it waits"));
+        drop(self);
+        next.engine.begin();
+        next
+    }
+
+    fn replace_after(mut self, settings: &ShardSettings, meanwhile: impl FnOnce(&mut Rig)) -> Rig {
+        meanwhile(&mut self);
         self.suspend();
         let Handing { links, refused, verdicts } = self.hand_over();
         let sources = links.into_iter().map(|link| Source { link, receive: Box::new(receive) });
-        let mut next = Rig::take_over(settings, sources.collect()).expect("it understands");
+        let next = Rig::take_over(settings, sources.collect()).expect("it understands");
         assert!(refused.try_recv().is_err(), "no shard refuses");
         verdicts.iter().for_each(|verdict| verdict.send(Keeper::Other).expect("it waits"));
         drop(self);
@@ -106,8 +163,31 @@ fn send(handed: HandedOver<'_>, mut link: UnixStream) -> io::Result<()> {
     Ok(())
 }
 
-fn receive(link: OwnedFd) -> io::Result<TakenOver> {
+fn receive(link: OwnedFd, _: &mut dyn FnMut(Lent) -> io::Result<()>) -> io::Result<TakenOver> {
+    receive_part(&mut UnixStream::from(link))
+}
+
+/// First what is lent, until a part without sockets.
+fn receive_lent(
+    link: OwnedFd,
+    borrow: &mut dyn FnMut(Lent) -> io::Result<()>,
+) -> io::Result<TakenOver> {
     let mut link = UnixStream::from(link);
+    loop {
+        let TakenOver { state, sockets } = receive_part(&mut link)?;
+        if sockets.is_empty() {
+            return receive_part(&mut link);
+        }
+        for (words, socket) in state.as_chunks::<16>().0.iter().zip(sockets) {
+            let (conn, priority) = words.split_at(8);
+            let number = |bytes: &[u8]| u64::from_be_bytes(bytes.try_into().expect("eight"));
+            let priority = Priority::ALL[usize::try_from(number(priority)).expect("small")];
+            borrow(Lent { conn: ConnId::from_u64(number(conn)), priority, socket })?;
+        }
+    }
+}
+
+fn receive_part(link: &mut UnixStream) -> io::Result<TakenOver> {
     let mut numbers = [[0; 8]; 2];
     for number in &mut numbers {
         link.read_exact(number)?;
@@ -123,7 +203,7 @@ fn receive(link: OwnedFd) -> io::Result<TakenOver> {
         let mut byte = [0];
         let mut parts = [IoSliceMut::new(&mut byte)];
         let flags = RecvFlags::CMSG_CLOEXEC;
-        if recvmsg(&link, &mut parts, &mut ancillary, flags)?.bytes == 0 {
+        if recvmsg(&*link, &mut parts, &mut ancillary, flags)?.bytes == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         for message in ancillary.drain() {
@@ -239,8 +319,8 @@ fn a_failed_hand_over_changes_nothing() {
     rig.suspend();
     plain.write(&ping(b"meanwhile"));
     let handing = rig.hand_over();
-    let garbled = |link| {
-        let mut taken = receive(link)?;
+    let garbled = |link, borrow: &mut dyn FnMut(Lent) -> io::Result<()>| {
+        let mut taken = receive(link, borrow)?;
         taken.state.truncate(taken.state.len() / 2);
         Ok(taken)
     };
@@ -267,4 +347,46 @@ fn a_thousand_devices_move() {
     assert_eq!(rig.stats(0).connections.get(), 1_000);
     drop(devices);
     rig.wait_until("all ends", |rig| rig.stats(0).connections.get() == 0);
+}
+
+/// Sockets that are lent before the pause do not move in it. Connections that end or begin meanwhile
+/// do so as always, also for their peers.
+#[test]
+fn sockets_are_lent_before_the_pause() {
+    let settings = ShardSettings::default();
+    let mut rig = Rig::start(2, &settings);
+    let mut devices: Vec<Peer> = (0..600).map(|nth| rig.device(nth % 2).0).collect();
+    let (mut closed, of_closed) = rig.device(0);
+    let (mut gone, of_gone) = rig.device(1);
+    let (mut reset, of_reset) = rig.device(1);
+    for _ in 0..2 {
+        let mut late = None;
+        rig = rig.replace_lending(&settings, |rig| late = Some(rig.device(0).0));
+        devices.extend(late);
+        devices.iter_mut().for_each(|device| device.ping(b"moved"));
+    }
+    let ends = |rig: &mut Rig| {
+        let close = |conn, reason| {
+            let asked =
+                rig.engine.mailbox(ConnId::shard(conn)).try_urgent(Urgent::Close(conn, reason));
+            assert!(asked.is_ok(), "there is room");
+        };
+        close(of_closed, CloseReason::ClosedByOperator);
+        close(of_reset, CloseReason::Stalled);
+        gone.stream.shutdown(std::net::Shutdown::Write).expect("it is open");
+        for conn in [of_closed, of_gone, of_reset] {
+            rig.closed(conn);
+        }
+        // While the other process has copies, the peers see the ends.
+        while !matches!(closed.hear(), Heard::End | Heard::Reset) {}
+        while !matches!(gone.hear(), Heard::End | Heard::Reset) {}
+        while !matches!(reset.hear(), Heard::End | Heard::Reset) {}
+    };
+    let mut rig = rig.replace_lending(&settings, ends);
+    devices.iter_mut().for_each(|device| device.ping(b"still there"));
+    assert_eq!(rig.stats(0).connections.get() + rig.stats(1).connections.get(), 602);
+    drop(devices);
+    rig.wait_until("all ends", |rig| {
+        rig.stats(0).connections.get() + rig.stats(1).connections.get() == 0
+    });
 }
