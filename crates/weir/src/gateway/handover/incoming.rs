@@ -5,12 +5,12 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use weir_engine::handover::{ImportedMessages, NotUnderstood};
-use weir_engine::{Nanos, Source, Taken, TakenOver};
+use weir_engine::{ConnId, Lent, Nanos, Priority, Source, Taken, TakenOver};
 use weir_wire::ProstMessage as _;
 use weir_wire::handover::v1;
 use weir_wire::handover::v1::link_message::Kind as Message;
 
-use super::{FRONT_PART, LISTENERS_PART, SHARD_PART};
+use super::{FRONT_PART, LENT_BYTES, LENT_PART, LISTENERS_PART, SHARD_PART};
 use crate::connection::dispatcher::TakenTerms;
 use crate::core::state::SharedState;
 use crate::handover::{Link, NotMoved, Predecessor, reserve_descriptors};
@@ -43,7 +43,7 @@ impl Incoming {
         let links: Vec<_> = links.collect::<Result<_, _>>().map_err(NotMoved::because)?;
         let source = |(_, link): (String, Link)| Source {
             link: link.into_socket(),
-            receive: Box::new(move |link| receive(link, plan.connections)),
+            receive: Box::new(move |link, borrow| receive(link, plan.connections, borrow)),
         };
         Ok(TakenParts { sockets, sources: links.into_iter().map(source).collect() })
     }
@@ -94,12 +94,31 @@ fn import(
 }
 
 /// Runs on the shard's thread. A table of its own gets room for so many descriptors before the
-/// pause.
-fn receive(link: OwnedFd, connections: u64) -> io::Result<TakenOver> {
+/// pause. First come the sockets that are lent, until a part without any.
+fn receive(
+    link: OwnedFd,
+    connections: u64,
+    borrow: &mut dyn FnMut(Lent) -> io::Result<()>,
+) -> io::Result<TakenOver> {
     let link = Link::new(link);
     reserve_descriptors(&link, connections);
     let until = Nanos::now().after(PATIENCE);
     link.send(Message::Ready(v1::LinkReady {}), until).map_err(io::Error::other)?;
+    loop {
+        let (conns, sockets) = link.receive_part(LENT_PART, until).map_err(io::Error::other)?;
+        if sockets.is_empty() {
+            break;
+        }
+        let (conns, rest) = conns.as_chunks::<LENT_BYTES>();
+        if conns.len() != sockets.len() || !rest.is_empty() {
+            return Err(io::Error::other("another number of lent sockets than of connections"));
+        }
+        for ([id @ .., priority], socket) in conns.iter().zip(sockets) {
+            let priority = Priority::ALL.get(usize::from(*priority)).copied();
+            let priority = priority.ok_or_else(|| io::Error::other("an unknown priority"))?;
+            borrow(Lent { conn: ConnId::from_u64(u64::from_be_bytes(*id)), priority, socket })?;
+        }
+    }
     let (state, sockets) = link.receive_part(SHARD_PART, until).map_err(io::Error::other)?;
     Ok(TakenOver { state, sockets })
 }

@@ -180,7 +180,10 @@ fn refused(own: &Hello, new: &Hello, connections: u64) -> Option<String> {
 const PLAN_PATIENCE: Duration = Duration::from_secs(60);
 /// Names of the parts.
 const LISTENERS_PART: &str = "listeners";
+const LENT_PART: &str = "lent";
 const SHARD_PART: &str = "shard";
+/// Of a lent socket: the id of its connection, and its priority.
+const LENT_BYTES: usize = 9;
 const FRONT_PART: &str = "front";
 /// How often the old process looks whether what has stayed has ended.
 const LEFT_INTERVAL: Duration = Duration::from_millis(20);

@@ -10,13 +10,13 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tracing::error;
 use weir_engine::handover::Messages;
-use weir_engine::{Keeper, Nanos, NotHandedOver, Taker, Transport, Urgent};
+use weir_engine::{Keeper, Lender, Loan, Nanos, NotHandedOver, Taker, Transport, Urgent};
 use weir_wire::ProstMessage as _;
 use weir_wire::handover::v1;
 use weir_wire::handover::v1::link_message::Kind as Message;
 use zeroize::Zeroize as _;
 
-use super::{FRONT_PART, LISTENERS_PART, SHARD_PART};
+use super::{FRONT_PART, LENT_BYTES, LENT_PART, LISTENERS_PART, SHARD_PART};
 use crate::connection::reports::ReportsWatch;
 use crate::core::pauses::Paused;
 use crate::core::state::SharedState;
@@ -69,7 +69,12 @@ impl Outgoing {
     ) -> Result<Moved, NotMoved> {
         let links = match self.prepare(&successor) {
             Ok(links) => links,
-            Err(why) => return Err(successor.abandon(why)),
+            Err(why) => {
+                // The new process ends first: until then it has copies of sockets.
+                let why = successor.abandon(why);
+                tell_shards(&self.shared, || Urgent::Serve);
+                return Err(why);
+            }
         };
         let connections = self.connections();
         let began = Nanos::now();
@@ -121,7 +126,29 @@ impl Outgoing {
                 _ => return Err(NotMoved("a shard of the new process is not ready".to_owned())),
             }
         }
+        self.lend(&sockets, until)?;
         Ok(sockets)
+    }
+
+    /// Has all shards lend their sockets, so that those need not move in the pause.
+    fn lend(&self, links: &[OwnedFd], until: Nanos) -> Result<(), NotMoved> {
+        let mut lending = Vec::with_capacity(links.len());
+        for (shard, link) in links.iter().enumerate() {
+            let (tell, told) = sync_channel(1);
+            let link = link.try_clone().map_err(NotMoved::because)?;
+            if let Err(cause) = self.shared.mailbox(shard).lend(link, lender(tell, until)) {
+                return Err(NotMoved(format!("shard {shard} was not asked: {}", cause.name())));
+            }
+            lending.push(told);
+        }
+        for (shard, told) in lending.into_iter().enumerate() {
+            match told.recv_timeout(PREPARE_PATIENCE) {
+                Ok(Ok(())) => {}
+                Ok(Err(why)) => return Err(why),
+                Err(_) => return Err(NotMoved(format!("shard {shard} does not answer"))),
+            }
+        }
+        Ok(())
     }
 
     /// Begins the pause: nothing is read any more, and nothing is left to do.
@@ -157,7 +184,7 @@ impl Outgoing {
             Pause { shared, runtime, paused, resting, has_exported, is_deciding, is_over };
         shared.pauses.set(true);
         shared.adoptions.iter().for_each(|adoptions| adoptions.close());
-        pause.tell_shards(|| Urgent::Suspend);
+        tell_shards(shared, || Urgent::Suspend);
         let still = runtime.block_on(async {
             let all = async {
                 for shard in 0..shared.engine().shard_count() {
@@ -261,6 +288,41 @@ impl Outgoing {
     }
 }
 
+/// Runs on the shard's thread, turn by turn. It tells when all sockets are lent.
+fn lender(tell: SyncSender<Result<(), NotMoved>>, until: Nanos) -> Lender {
+    let mut link = None;
+    Box::new(move |loan| {
+        let lent = match loan {
+            Ok(loan) => lend(&mut link, loan, until),
+            Err(_) => Err(NotMoved("a shard has no free descriptor".to_owned())),
+        };
+        match lent {
+            Ok(true) => true,
+            // Whoever waits may have given up.
+            Ok(false) => tell.send(Ok(())).is_ok(),
+            Err(why) => {
+                let _ = tell.send(Err(why));
+                false
+            }
+        }
+    })
+}
+
+/// `false`: all are lent.
+fn lend(link: &mut Option<Link>, loan: Loan<'_>, until: Nanos) -> Result<bool, NotMoved> {
+    let link = match link {
+        Some(link) => link,
+        None => link.insert(Link::new(loan.link.try_clone().map_err(NotMoved::because)?)),
+    };
+    let mut conns = Vec::with_capacity(loan.conns.len() * LENT_BYTES);
+    for (conn, priority) in loan.conns {
+        conns.extend(conn.to_u64().to_be_bytes());
+        conns.push(*priority as u8);
+    }
+    link.send_part(LENT_PART, &conns, loan.sockets, until).map_err(NotMoved::because)?;
+    Ok(!loan.conns.is_empty())
+}
+
 /// Runs on the shard's thread. With descriptors of its own it must wake no task, so the channels are
 /// those of threads.
 fn taker(
@@ -289,15 +351,15 @@ fn taker(
     })
 }
 
-impl Pause<'_> {
-    fn tell_shards(&self, urgent: impl Fn() -> Urgent) {
-        for mailbox in self.shared.mailboxes().iter() {
-            while mailbox.try_urgent(urgent()).is_err() {
-                std::thread::sleep(RETRY_INTERVAL);
-            }
+fn tell_shards(shared: &SharedState, urgent: impl Fn() -> Urgent) {
+    for mailbox in shared.mailboxes().iter() {
+        while mailbox.try_urgent(urgent()).is_err() {
+            std::thread::sleep(RETRY_INTERVAL);
         }
     }
+}
 
+impl Pause<'_> {
     /// The new process goes on.
     fn end(mut self) {
         self.is_over = true;
@@ -321,7 +383,7 @@ impl Drop for Pause<'_> {
             std::process::abort();
         }
         self.resting.clear();
-        self.tell_shards(|| Urgent::Serve);
+        tell_shards(self.shared, || Urgent::Serve);
         self.shared.router.resume_serving();
         if self.has_exported {
             let _runtime = self.runtime.enter();
