@@ -14,6 +14,7 @@
 //! | `batches` | gathers concurrent requests into batches | try a failed batch again |
 //! | `cached` | answers checks of tokens from Redis | decide: the store does |
 //! | `breaker` | stops asking a store that fails | repair it |
+//! | `late` | stands for a store until another process has closed its file | open it |
 //! | `notices` | keeps notices for their receivers, in a file of one node | send them |
 //! | `sys` | asks SQLite for its memory: the only `unsafe` code | anything else |
 //! | `conformance` | the tests that every store passes | belong to the product |
@@ -25,6 +26,7 @@ mod cached;
 pub mod conformance;
 mod contract;
 mod embedded;
+mod late;
 mod mongodb;
 mod notices;
 mod records;
@@ -38,6 +40,7 @@ pub use contract::{Answer, BATCH_MAX, Error, Store, StoreMemory};
 pub use embedded::{
     Backup, BackupError, Embedded, EmbeddedOptions, EmbeddedReport, OpenError, back_up, restore,
 };
+pub use late::Late;
 pub use mongodb::{Mongo, MongoOptions, MongoOptionsError};
 pub use notices::{
     Change, Loss, NewNotice, NoticePage, NoticeQueue, NoticeSource, NoticeStatus, Notices,

@@ -21,12 +21,12 @@ use super::{EmbeddedOptions, EmbeddedReport};
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Another process holds it.
-    #[error("store {path}: is held by {holder}")]
+    #[error("store {path}: is held by {}", named(*holder))]
     Held {
         /// The file.
         path: PathBuf,
-        /// The other process, if known.
-        holder: String,
+        /// The number of the other process, if known.
+        holder: Option<u32>,
     },
     /// The file, or a file beside it, cannot be written.
     #[error("store {path}: cannot be opened for writing: {source}")]
@@ -272,10 +272,7 @@ pub(super) fn lock(path: &Path) -> Result<Lock, OpenError> {
     match held {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
-            let holder = match holder.trim().parse::<u32>() {
-                Ok(process) => format!("process {process}"),
-                Err(_) => "another process".to_owned(),
-            };
+            let holder = holder.trim().parse::<u32>().ok();
             return Err(OpenError::Held { path: path.into(), holder });
         }
         Err(TryLockError::Error(source)) => return Err(unwritable(source)),
@@ -287,6 +284,10 @@ pub(super) fn lock(path: &Path) -> Result<Lock, OpenError> {
     };
     write(&mut file).map_err(unwritable)?;
     Ok(Lock { file, path: name, was_broken_off: !holder.is_empty(), keeps_mark: false })
+}
+
+fn named(holder: Option<u32>) -> String {
+    holder.map_or_else(|| "another process".to_owned(), |process| format!("process {process}"))
 }
 
 impl Drop for Lock {

@@ -24,7 +24,7 @@ use crate::records::{Hash, Serial};
 /// with other secrets.
 ///
 /// Cost: the hash of at most 64 bytes is one block, some 100 ns.
-#[derive(ZeroizeOnDrop)]
+#[derive(Clone, ZeroizeOnDrop)]
 pub struct Secrets {
     keys: [u8; SECRET_BYTES],
     tokens: [u8; SECRET_BYTES],
