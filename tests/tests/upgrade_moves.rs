@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use weir_tests::{
     Answer, Authority, Device, Events, PATIENCE, SClient, Server, now, program, rest,
 };
-use weir_wire::v1::{Ping, client_message, push, server_message};
+use weir_wire::v1::{Hello, Ping, client_message, push, server_message};
 
 /// The process that serves now. It ends with this value.
 struct Newest(Pid);
@@ -164,5 +164,85 @@ fn nobody_is_closed_and_nothing_is_lost_or_doubled() -> Result<()> {
     let first = late.expect("")?;
     ensure!(first.data["text"] == "0", "{first:?}");
     ensure!(Path::new(&server.directory().join("upgrade.sock")).exists());
+    Ok(())
+}
+
+const KEY: &str = "a key of a device";
+
+/// Connects with a token.
+fn connect(server: &Server, token: &str) -> Result<Device> {
+    let mut device = Device::connect(server.tcp)?;
+    let hello = Hello { token: token.to_owned(), ..Hello::default() };
+    device.send(client_message::Kind::Hello(hello))?;
+    let heard = device.hear()?;
+    ensure!(matches!(heard, Some(server_message::Kind::Welcome(_))), "{heard:?}");
+    Ok(device)
+}
+
+#[test]
+fn the_store_changes_hands_each_time() -> Result<()> {
+    let server = Server::start_with_http("[limits]\nconnections_per_device_max = 8\n[store]\n")?;
+    server.import(&format!("first,{KEY}\nround-0,{KEY}\nround-1,{KEY}\n"))?;
+    let token = server.token("first", KEY)?;
+    let mut device = connect(&server, &token)?;
+    let mut newest = None;
+    for round in 0..2 {
+        let (process, _) = upgrade(&server)?;
+        drop(newest.replace(process));
+        // What comes right after the upgrade finds the store, and what it held before.
+        let of_round = server.token(&format!("round-{round}"), KEY)?;
+        for token in [&token, &of_round] {
+            connect(&server, token)?;
+        }
+        let refused = connect(&server, "AAAAAAAAAAAAAAAAAAAAAA");
+        ensure!(refused.is_err(), "an unknown token is let in");
+        let lock = std::fs::read_to_string(server.directory().join("devices.db.lock"))?;
+        let holder = lock.trim().parse().ok().and_then(Pid::from_raw);
+        ensure!(holder == newest.as_ref().map(|newest: &Newest| newest.0), "held by {holder:?}");
+        device.send(client_message::Kind::Ping(Ping { data: b"x".to_vec() }))?;
+        let heard = device.hear()?;
+        ensure!(matches!(heard, Some(server_message::Kind::Pong(_))), "{heard:?}");
+        ensure!(Answer::get(server.admin, "/readyz")?.status == 200);
+    }
+    // The connects that no process had told the store of were told at the end of each.
+    ensure!(server.stored("round-0")?["seen_ms"].as_u64().is_some());
+    let log = server.log();
+    ensure!(!log.contains("did not close") && !log.contains("without closing"), "{log}");
+    Ok(())
+}
+
+#[test]
+fn a_store_that_does_not_open_after_the_upgrade_is_tried_again() -> Result<()> {
+    let server = Server::start_with_http("[store]\n")?;
+    server.import(&format!("first,{KEY}\nsecond,{KEY}\n"))?;
+    let token = server.token("first", KEY)?;
+    let (file, away) = (server.directory().join("devices.db"), server.directory().join("away.db"));
+    std::fs::rename(&file, &away)?;
+    let (_newest, _) = upgrade(&server)?;
+    server.await_log("the device store does not open; it is tried again", 1)?;
+    let ready = Answer::get(server.admin, "/readyz")?;
+    ensure!(ready.status == 503 && ready.body.contains("does not exist"), "{ready:?}");
+    let refused = server.activate([127, 0, 0, 1], "second", KEY)?;
+    ensure!(
+        refused.status == 503 && refused.head.to_lowercase().contains("retry-after: "),
+        "{refused:?}"
+    );
+    std::fs::rename(&away, &file)?;
+    server.await_answer("/readyz", |answer| answer["ready"] == true)?;
+    server.token("second", KEY)?;
+    connect(&server, &token)?;
+    Ok(())
+}
+
+#[test]
+fn a_file_of_notices_is_refused_with_a_sentence() -> Result<()> {
+    let mut server = Server::start(
+        "[[upstreams]]\nname = \"shop\"\naddresses = [\"127.0.0.1:9\"]\n\
+         [[hooks.receivers]]\nname = \"shop\"\nupstream = \"shop\"\nevents = [\"connected\"]\n",
+    )?;
+    let Err(refused) = upgrade(&server) else { anyhow::bail!("it moves") };
+    let refused = refused.to_string();
+    ensure!(refused.contains("not upgraded: the file of hooks.notices_file"), "{refused}");
+    ensure!(server.is_alive()? && Answer::get(server.admin, "/readyz")?.status == 200);
     Ok(())
 }

@@ -14,12 +14,12 @@ use weir::{
     Config, DeviceStore, Gateway, GatewayBuilder, Handle, Hello, Predecessor, Reloader, Resources,
 };
 
-use crate::config::{self, Settings};
+use crate::config::{self, Settings, StoreKind};
 use crate::log::{Log, Losses};
 use crate::output::say;
 use crate::profile::{self, OwnProfiler};
 use crate::reload::OwnReloader;
-use crate::store::{self, Begin, Opened};
+use crate::store::{self, Begin, Later, Opened, Opening};
 use crate::upgrade::{self, Control, Handed, Program};
 use crate::{banner, sys, systemd};
 
@@ -76,10 +76,10 @@ async fn serve(
     let (mut signals, mut control) = (Signals::catch()?, Control::catch()?);
     let takes_over = predecessor.is_some();
     let sockets = sys::passed::sockets().context("cannot take the sockets of LISTEN_FDS")?;
-    // The embedded store has one owner: the old process, until it has handed over.
-    let devices = if takes_over { None } else { open_store(&settings, begin).await? };
+    let (devices, later) = open_store(&settings, begin, predecessor.as_ref()).await?;
     tell_overridden(&settings);
     let socket = settings.upgrade.socket(&settings.store);
+    let is_embedded = settings.store_kind() == StoreKind::Embedded;
     let config = settings.gateway;
     let mut builder = builder(&config, devices.as_ref()).sockets(sockets);
     if let Some(predecessor) = predecessor.take() {
@@ -89,6 +89,11 @@ async fn serve(
     // The message already names the cause; as a source it would appear twice.
     let mut gateway = gateway.map_err(|error| anyhow!("{error}"))?;
     reloader.begin(gateway.handle());
+    let opening = later.map(Later::begin);
+    if let Some(opening) = &opening {
+        // `weir upgrade` waits for the socket: what comes after it finds the store.
+        opening.tried().await;
+    }
     control.listen(socket, takes_over);
     // The gateway serves even if standard output is closed.
     let _ = say(banner::text(gateway.started(), &config, front_threads));
@@ -100,7 +105,8 @@ async fn serve(
     let ended = ended.await;
     control.close();
     let over = config.connection.drain_timeout;
-    let last = Box::pin(finish(gateway, devices, ended, (&reloader, over)));
+    let store = OpenStore { devices, opening, is_embedded };
+    let last = Box::pin(finish(gateway, store, ended, (&reloader, over)));
     let code = tokio::select! {
         () = last => ExitCode::SUCCESS,
         signal = signals.end(|| info!("SIGHUP: nothing is reloaded while stopping")) => {
@@ -113,10 +119,28 @@ async fn serve(
     Ok(code)
 }
 
-async fn open_store(settings: &Settings, begin: Begin) -> anyhow::Result<Option<Arc<DeviceStore>>> {
-    match Box::pin(store::open(settings, begin)).await? {
-        Opened::Store(devices) => Ok(Some(devices)),
-        Opened::Nothing => Ok(None),
+/// The store of this process.
+struct OpenStore {
+    devices: Option<Arc<DeviceStore>>,
+    /// It opens only now, or has done so.
+    opening: Option<Opening>,
+    /// One process at a time can use it.
+    is_embedded: bool,
+}
+
+/// The embedded store has one owner: the old process, until it has handed over.
+async fn open_store(
+    settings: &Settings,
+    begin: Begin,
+    predecessor: Option<&Predecessor>,
+) -> anyhow::Result<(Option<Arc<DeviceStore>>, Option<Later>)> {
+    let (opened, later) = match predecessor {
+        None => (Box::pin(store::open(settings, begin)).await?, None),
+        Some(predecessor) => Box::pin(store::take_over(settings, begin, predecessor.pid())).await?,
+    };
+    match opened {
+        Opened::Store(devices) => Ok((Some(devices), later)),
+        Opened::Nothing => Ok((None, None)),
         Opened::Held(held) => bail!("{held}; set store.path, or store.kind = \"none\""),
     }
 }
@@ -173,7 +197,7 @@ async fn until_end(
 /// Ends the gateway in order.
 async fn finish(
     gateway: Gateway,
-    devices: Option<Arc<DeviceStore>>,
+    store: OpenStore,
     ended: Ended,
     (reloader, drain_timeout): (&OwnReloader, Duration),
 ) {
@@ -181,11 +205,22 @@ async fn finish(
         Ended::BySignal(signal) => {
             info!(signal, "stopping; a second signal ends at once");
             systemd::tell_stopping(drain_timeout);
-            end(gateway, devices).await;
+            gateway.shutdown().await;
+            store.close().await;
         }
         Ended::ByUpgrade(handed) => {
-            close(devices).await;
-            upgrade::leave(gateway, &reloader.upgrade().await, handed).await;
+            let settings = reloader.upgrade().await;
+            // The new process waits for the file.
+            let store = if store.is_embedded {
+                store.close().await;
+                None
+            } else {
+                Some(store)
+            };
+            upgrade::leave(gateway, &settings, handed).await;
+            if let Some(store) = store {
+                store.close().await;
+            }
         }
     }
 }
@@ -219,6 +254,17 @@ pub(crate) fn front(threads: usize) -> anyhow::Result<Runtime> {
 pub(crate) async fn end(gateway: Gateway, devices: Option<Arc<DeviceStore>>) {
     gateway.shutdown().await;
     close(devices).await;
+}
+
+impl OpenStore {
+    async fn close(self) {
+        close(self.devices).await;
+        if let Some(opening) = self.opening
+            && timeout(CLOSE_TIMEOUT, opening.end()).await.is_err()
+        {
+            warn!("the device store was still opening");
+        }
+    }
 }
 
 async fn close(devices: Option<Arc<DeviceStore>>) {

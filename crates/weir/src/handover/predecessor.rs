@@ -23,6 +23,7 @@ use super::terms::{FORMATS_READ, LINK_PART, PROGRAM, UPGRADE_VARIABLE};
 #[derive(Debug)]
 pub struct Predecessor {
     link: Link,
+    pid: u32,
 }
 
 impl Predecessor {
@@ -50,7 +51,13 @@ impl Predecessor {
             let text = "the process that has started this upgrade has gone";
             return Err(io::Error::new(io::ErrorKind::NotConnected, text));
         }
-        Ok(Some(Predecessor { link: Link::new(socket) }))
+        let pid = u32::try_from(maker.as_raw_nonzero().get()).unwrap_or_default();
+        Ok(Some(Predecessor { link: Link::new(socket), pid }))
+    }
+
+    /// The number of the old process.
+    pub fn pid(&self) -> u32 {
+        self.pid
     }
 
     /// Standard input, which is empty from now on. No child inherits it.

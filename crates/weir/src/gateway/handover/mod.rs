@@ -75,8 +75,17 @@ impl Gateway {
         Forecast {
             connections,
             stays: vec![("http", http), ("unsettled", unsettled)],
-            refused: refused(&own, hello, count),
+            refused: self.unmovable().or_else(|| refused(&own, hello, count)),
         }
+    }
+
+    /// What this gateway has and cannot hand over.
+    fn unmovable(&self) -> Option<String> {
+        self.shared.notices.buffer().map(|_| {
+            "the file of hooks.notices_file does not change hands: restart instead, or remove \
+             hooks.receivers"
+                .to_owned()
+        })
     }
 
     /// Finishes what has stayed, for `linger` at most, then ends. The new process serves.

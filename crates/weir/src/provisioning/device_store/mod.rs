@@ -105,12 +105,13 @@ impl DeviceStore {
         self.batches.store()
     }
 
-    /// Closes the store in order, so that its files are complete. Call it after
-    /// [`crate::Gateway::shutdown`].
+    /// Tells the store of the last connects, and closes it in order, so that its files are complete.
+    /// Call it after [`crate::Gateway::shutdown`], or after [`crate::Gateway::hand_over`].
     ///
     /// # Errors Those of the store. It keeps all accepted writes nevertheless.
     pub async fn close(&self) -> Result<(), weir_store::Error> {
-        self.store().close().await
+        let told = self.tell_seen().await;
+        self.store().close().await.and(told)
     }
 
     /// The secrets of the hashes of keys and tokens.

@@ -1,5 +1,7 @@
 //! Opens the store that the configuration names, with its cache and its circuit breaker.
 
+mod later;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +15,7 @@ use weir_store::{
 };
 
 use crate::config::{CacheSettings, Settings, StoreKind, StoreSettings};
+pub(crate) use later::{Later, Opening, take_over};
 
 /// The result of opening the store.
 pub(crate) enum Opened {
@@ -82,7 +85,7 @@ async fn open_with(all: &Settings, begin: Begin, timeout: Duration) -> Result<Op
         StoreKind::None => return Ok(Opened::Nothing),
         StoreKind::Embedded => match embedded(settings, &key, timeout)? {
             Ok(store) => (Arc::new(store), None),
-            Err(held) => return Ok(Opened::Held(held)),
+            Err(held) => return Ok(Opened::Held(held.text)),
         },
         StoreKind::Mongodb => {
             let guarded = mongodb(settings, &key, timeout).await?;
@@ -137,12 +140,12 @@ fn make_directory(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The embedded store, or a text that names the process that holds it.
+/// The embedded store, or the process that holds it.
 fn embedded(
     settings: &StoreSettings,
     key: &Key,
     timeout: Duration,
-) -> Result<std::result::Result<Embedded, String>> {
+) -> Result<std::result::Result<Embedded, Held>> {
     let options = EmbeddedOptions {
         path: settings.path()?,
         create: key.begins,
@@ -156,7 +159,9 @@ fn embedded(
             tell(&path, &store.opened());
             return Ok(Ok(store));
         }
-        Err(error @ OpenError::Held { .. }) => return Ok(Err(error.to_string())),
+        Err(error @ OpenError::Held { holder, .. }) => {
+            return Ok(Err(Held { text: error.to_string(), holder }));
+        }
         Err(error) => error,
     };
     if matches!(error, OpenError::OtherSecrets(_)) {
@@ -237,6 +242,13 @@ fn redis(settings: &CacheSettings, store: &Arc<dyn Store>) -> Result<Option<Arc<
     };
     let cached = Cached::new(Arc::clone(store), &options).context("cache.redis")?;
     Ok(Some(Arc::new(cached)))
+}
+
+/// Another process holds the store's file.
+struct Held {
+    text: String,
+    /// Its number, if known.
+    holder: Option<u32>,
 }
 
 /// The secret by which keys and tokens are hashed, and its file.
