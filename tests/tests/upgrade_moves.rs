@@ -16,6 +16,9 @@ use weir_tests::{
 };
 use weir_wire::v1::{Hello, Ping, client_message, push, server_message};
 
+#[path = "upgrade_moves/datagrams.rs"]
+mod datagrams;
+
 /// The process that serves now. It ends with this value.
 struct Newest(Pid);
 
@@ -108,7 +111,8 @@ fn hear_all(device: &mut Device, count: u64) -> Result<()> {
     Ok(())
 }
 
-const RETAINED: &str = "[[topic_classes]]\npattern = \"feed/*\"\nretention_messages = 100000\npublish = [\"devices\"]\n";
+/// Room for all that a fast machine publishes while the upgrades last.
+const RETAINED: &str = "[[topic_classes]]\npattern = \"feed/*\"\nretention_messages = 100000\nretention_bytes = 33554432\npublish = [\"devices\"]\n";
 
 #[test]
 fn nobody_is_closed_and_nothing_is_lost_or_doubled() -> Result<()> {

@@ -1,4 +1,4 @@
-//! Opens the listeners for TCP, or takes those that another program has opened for the gateway.
+//! Opens the listeners, or takes those that another program has opened for the gateway.
 
 use std::io;
 use std::net::SocketAddr;
@@ -45,9 +45,10 @@ impl Passed {
         Ok(passed)
     }
 
-    /// The listening sockets of an old process. Those without a listener in the configuration close.
+    /// The sockets of an old process's listeners. Those without a listener in the configuration close.
     pub(super) fn of_predecessor(sockets: Vec<(String, OwnedFd)>, listen: &ListenConfig) -> Passed {
-        let keys: Vec<_> = listen.doors().into_iter().map(|(key, _)| key).chain([ADMIN]).collect();
+        let doors = listen.doors().into_iter().map(|(key, _)| key);
+        let keys: Vec<_> = doors.chain([ADMIN, DATAGRAMS]).collect();
         let mut passed = Passed(Vec::new());
         for (name, fd) in sockets {
             let socket = Socket::from(fd);
@@ -102,6 +103,11 @@ impl Passed {
         let addr = first.local_addr().ok().and_then(|addr| addr.as_socket());
         let others = std::iter::from_fn(|| self.take(key, addr?));
         std::iter::once(first).chain(others).collect()
+    }
+
+    /// All sockets for datagrams of this address, in their order.
+    pub(super) fn take_datagrams(&mut self, addr: SocketAddr) -> Vec<OwnedFd> {
+        self.take_all(DATAGRAMS, addr).into_iter().map(OwnedFd::from).collect()
     }
 }
 
@@ -201,6 +207,8 @@ pub(super) async fn bind_admin(
 
 /// The key of the listener of the admin API.
 const ADMIN: &str = "listen.admin";
+/// The key of the sockets for datagrams.
+const DATAGRAMS: &str = "listen.udp";
 
 #[cfg(test)]
 mod tests {

@@ -246,7 +246,8 @@ impl GatewayBuilder {
         let budget_bytes = resources.budget_bytes(&config.memory);
         let settling = Settling::start(&config, &resources).map_err(StartError::Settling)?;
         let (listeners, buffers) = bind_all(&config, &settling, &mut passed)?;
-        let udp = udp::bind(&config, &resources).map_err(StartError::listen_udp)?;
+        let udp = udp::bind(&config, &resources, |addr| passed.take_datagrams(addr));
+        let udp = udp.map_err(StartError::listen_udp)?;
         let (counters, own) = (Arc::<Counters>::default(), OwnNode::default());
         let (backends, questions, notices) = backends(&config, &counters, &own).await?;
         let start_tls =
@@ -284,13 +285,13 @@ impl GatewayBuilder {
         let observers = Observers { access_log, counters, diagnostics };
         let shared = SharedState::new(*config, engine, (doors, topics), observers, tables);
         list_standing(&shared);
-        let terms = match incoming {
-            None => Vec::new(),
+        let (terms, remembered) = match incoming {
+            None => Default::default(),
             Some(incoming) => incoming.own(&shared, &taken).map_err(StartError::TakeOver)?,
         };
         join_cluster(&shared, events).await;
         let handle = Handle::new(shared, on_publish);
-        let udp = udp::start(&handle, udp).map_err(StartError::Udp)?;
+        let udp = udp::start(&handle, udp, remembered).map_err(StartError::Udp)?;
         let mut gateway = launch(
             handle,
             settling,

@@ -5,14 +5,17 @@
 
 mod backend;
 mod handler;
+mod handover;
 mod own;
 mod thread;
 mod tokens;
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
 
 use tokio::runtime;
@@ -20,6 +23,7 @@ use tracing::warn;
 use weir_engine::datagrams::{DatagramBuffers, DatagramOptions, DatagramSocket};
 
 pub(crate) use backend::{Backend, Front};
+pub(crate) use handover::{Remembered, Suspended, Threads, import};
 
 use crate::base::config::{Config, UdpConfig};
 use crate::base::threads::{Resources, schedule_edge_thread};
@@ -27,6 +31,7 @@ use crate::core::handle::Handle;
 use crate::limits::rates::Rates;
 use crate::observe::counters::Counters;
 use handler::Shared;
+use handover::Way;
 use own::OwnAddrs;
 
 /// The sockets of an address.
@@ -37,17 +42,17 @@ pub(crate) struct Bound {
 
 /// The threads that answer datagrams. When this is dropped, they end without waiting for the front.
 pub(crate) struct Running {
-    stop: Arc<AtomicBool>,
-    wakers: Vec<weir_engine::Waker>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Arc<Threads>,
+    handles: Vec<JoinHandle<()>>,
 }
 
 impl Bound {
-    /// Binds the sockets of one address of `listen.udp`.
+    /// Binds the sockets of one address of `listen.udp`, unless an old process has `passed` them.
     pub(crate) fn new(
         addr: SocketAddr,
         config: &Config,
         resources: &Resources,
+        passed: Vec<OwnedFd>,
     ) -> io::Result<Bound> {
         let udp = &config.udp;
         let options = DatagramOptions {
@@ -56,7 +61,17 @@ impl Bound {
             only_v6: !crate::connection::listener::takes_both(addr, &config.listen.udp),
         };
         let threads = resources.udp_threads(udp.threads);
-        let sockets = DatagramSocket::bind(addr, threads, &options)?;
+        let sockets = if passed.is_empty() {
+            DatagramSocket::bind(addr, threads, &options)?
+        } else if passed.len() == threads {
+            let sockets = passed.into_iter().map(|fd| DatagramSocket::adopt(fd, &options));
+            sockets.collect::<io::Result<_>>()?
+        } else {
+            return Err(io::Error::other(format!(
+                "the old process has {} sockets, and this one {threads} threads for datagrams",
+                passed.len()
+            )));
+        };
         let addr = sockets[0].local_addr()?;
         Ok(Bound { addr, sockets: sockets.into_iter().map(Arc::new).collect() })
     }
@@ -67,20 +82,29 @@ impl Bound {
     }
 }
 
-/// Binds all addresses of `listen.udp`.
+/// Binds all addresses of `listen.udp`. `passed` takes the sockets of an address that an old process
+/// has passed.
 ///
 /// Errors: the address, and why the gateway cannot listen on it.
 pub(crate) fn bind(
     config: &Config,
     resources: &Resources,
+    mut passed: impl FnMut(SocketAddr) -> Vec<OwnedFd>,
 ) -> Result<Vec<Bound>, (SocketAddr, io::Error)> {
-    let bind =
-        |addr: &SocketAddr| Bound::new(*addr, config, resources).map_err(|source| (*addr, source));
+    let bind = |addr: &SocketAddr| {
+        let bound = Bound::new(*addr, config, resources, passed(*addr));
+        bound.map_err(|source| (*addr, source))
+    };
     config.listen.udp.iter().map(bind).collect()
 }
 
-/// Starts the threads for the bound sockets, with the gateway as their backend.
-pub(crate) fn start(handle: &Handle, bound: Vec<Bound>) -> io::Result<Option<Running>> {
+/// Starts the threads for the bound sockets, with the gateway as their backend. They know what the
+/// threads of an old process remembered.
+pub(crate) fn start(
+    handle: &Handle,
+    bound: Vec<Bound>,
+    remembered: Remembered,
+) -> io::Result<Option<Running>> {
     if bound.is_empty() {
         return Ok(None);
     }
@@ -89,6 +113,7 @@ pub(crate) fn start(handle: &Handle, bound: Vec<Bound>) -> io::Result<Option<Run
     let counters = Arc::clone(shared.counters());
     let runtime = runtime::Handle::current();
     let rates = Arc::clone(&shared.datagram_rates);
+    let bound = (bound, remembered);
     Running::start(bound, (&shared.config().udp, rates), backend, counters, &runtime).map(Some)
 }
 
@@ -114,14 +139,15 @@ pub(crate) fn log_buffers(granted: DatagramBuffers, config: &UdpConfig) {
 impl Running {
     /// Starts a thread for each socket. Requests to the front are tasks on the runtime.
     pub(crate) fn start(
-        bound: Vec<Bound>,
+        (bound, mut remembered): (Vec<Bound>, Remembered),
         (config, rates): (&UdpConfig, Arc<Rates>),
         backend: Arc<dyn Backend>,
         counters: Arc<Counters>,
         runtime: &runtime::Handle,
     ) -> io::Result<Running> {
         let own = OwnAddrs::new(bound.iter().map(|bound| bound.addr));
-        let sockets: Vec<_> = bound.into_iter().flat_map(|bound| bound.sockets).collect();
+        let of_bound = |Bound { addr, sockets }| sockets.into_iter().map(move |of| (addr, of));
+        let (addrs, sockets): (Vec<_>, Vec<_>) = bound.into_iter().flat_map(of_bound).unzip();
         counters.udp.set_sockets(&sockets);
         let stop = Arc::<AtomicBool>::default();
         let shared = Arc::new(Shared {
@@ -132,26 +158,37 @@ impl Running {
             rates,
             own,
         });
-        let mut running = Running { stop, wakers: Vec::new(), threads: Vec::new() };
-        for socket in sockets {
-            running.wakers.push(socket.waker());
-            let (stop, shared) = (Arc::clone(&running.stop), Arc::clone(&shared));
+        let (mut ways, mut begins) = (Vec::new(), Vec::new());
+        for (addr, socket) in addrs.into_iter().zip(sockets) {
+            let (sender, orders) = sync_channel(handover::ORDERS_MAX);
+            begins.push((Arc::clone(&socket), orders, remembered.take(addr)));
+            ways.push(Way { addr, socket, sender });
+        }
+        let threads = Arc::new(Threads { stop, ways });
+        let mut running = Running { threads, handles: Vec::new() };
+        for (socket, orders, retries) in begins {
+            let (stop, shared) = (Arc::clone(&running.threads.stop), Arc::clone(&shared));
             let watch = Watch { stop: Arc::clone(&stop), counters: Arc::clone(&shared.counters) };
             let builder = std::thread::Builder::new().name("weir-udp".to_owned());
-            running.threads.push(builder.spawn(move || {
+            running.handles.push(builder.spawn(move || {
                 let _watch = watch;
                 schedule_edge_thread();
-                thread::run(&socket, shared, &stop);
+                thread::run(&socket, (shared, retries), (&stop, &orders));
             })?);
         }
         Ok(running)
+    }
+
+    /// The threads, to suspend them.
+    pub(crate) fn threads(&self) -> &Arc<Threads> {
+        &self.threads
     }
 
     /// Ends the threads after they have answered the datagrams that they received. This blocks
     /// until all have ended.
     pub(crate) fn finish(mut self) {
         self.tell();
-        for thread in self.threads.drain(..) {
+        for thread in self.handles.drain(..) {
             if thread.join().is_err() {
                 warn!("a UDP thread ended by itself");
             }
@@ -159,8 +196,7 @@ impl Running {
     }
 
     fn tell(&self) {
-        self.stop.store(true, Ordering::Relaxed);
-        self.wakers.iter().for_each(|waker| waker());
+        self.threads.stop();
     }
 }
 

@@ -2,23 +2,30 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use tracing::warn;
 use weir_engine::Nanos;
 use weir_engine::datagrams::{DatagramSocket, Inbox, Outbox};
 
-use super::handler::{Handler, Shared};
+use super::handler::{Handler, Retries, Shared};
+use super::handover::{Order, Suspension};
 use crate::observe::counters::udp::Count;
 
 /// Serves a socket until `stop` is set. Then it answers the datagrams that it has received, and
-/// ends.
-pub(super) fn run(socket: &Arc<DatagramSocket>, shared: Arc<Shared>, stop: &AtomicBool) {
+/// ends. While an order suspends it, it receives nothing.
+pub(super) fn run(
+    socket: &Arc<DatagramSocket>,
+    (shared, retries): (Arc<Shared>, Option<Retries>),
+    (stop, orders): (&AtomicBool, &Receiver<Order>),
+) {
     let mut inbox = Inbox::new(shared.config.datagram_bytes_max);
     let mut outbox = Outbox::default();
     let mut losses = Losses::default();
     let mut ended: Option<Nanos> = None;
-    let mut handler = Handler::new(shared, socket.waker());
+    let mut suspension = Suspension::default();
+    let mut handler = Handler::new(shared, socket.waker(), retries);
     loop {
         let now = Nanos::now();
         if ended.is_none() && stop.load(Ordering::Relaxed) {
@@ -27,7 +34,8 @@ pub(super) fn run(socket: &Arc<DatagramSocket>, shared: Arc<Shared>, stop: &Atom
         handler.handle_done(&mut outbox, now);
         let since_end = ended.map(|ended| now.since(ended));
         // Datagrams that came before the stop are answered too, but those that keep coming are not.
-        let is_taking = since_end.is_none_or(|since| since < LAST_TURN);
+        suspension.take_orders(orders);
+        let is_taking = !suspension.is_on() && since_end.is_none_or(|since| since < LAST_TURN);
         let received = if is_taking { receive(&mut inbox, socket, &mut handler) } else { 0 };
         for datagram in inbox.datagrams().take(received) {
             if outbox.is_full() {
@@ -41,14 +49,19 @@ pub(super) fn run(socket: &Arc<DatagramSocket>, shared: Arc<Shared>, stop: &Atom
         if received == Inbox::BATCH {
             continue;
         }
+        suspension.export(&handler, now);
         if let Some(since) = since_end
             && received == 0
             && (handler.is_idle() || since > LAST_ANSWERS)
         {
             return;
         }
-        let timeout = if ended.is_some() { LAST_TURN } else { TURN_MAX };
-        if socket.wait(timeout).is_err() {
+        let waited = if suspension.is_on() {
+            socket.wait_for_waker(SUSPENDED_TURN)
+        } else {
+            socket.wait(if ended.is_some() { LAST_TURN } else { TURN_MAX })
+        };
+        if waited.is_err() {
             handler.count(Count::ReceiveErrors, 1);
         }
     }
@@ -108,6 +121,8 @@ impl Losses {
 
 /// The longest wait of a thread without datagrams.
 const TURN_MAX: Duration = Duration::from_secs(1);
+/// How often a suspended thread looks whether the front has answered all.
+const SUSPENDED_TURN: Duration = Duration::from_millis(10);
 /// After the stop, a thread receives datagrams for at most this time.
 const LAST_TURN: Duration = Duration::from_millis(100);
 /// After the stop, a thread waits for answers of the front for at most this time.

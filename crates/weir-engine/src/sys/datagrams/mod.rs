@@ -7,7 +7,7 @@ mod peer;
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,6 +30,8 @@ use crate::net::Waker;
 pub struct DatagramSocket {
     fd: OwnedFd,
     waker: Arc<OwnedFd>,
+    /// What the kernel had dropped when another process passed the socket to this one.
+    lost_before: u32,
 }
 
 /// The options of a [`DatagramSocket`].
@@ -97,7 +99,23 @@ impl DatagramSocket {
             }
         }
         bind(&fd, &addr)?;
-        Ok(DatagramSocket { fd, waker: Arc::new(super::counter()?) })
+        Ok(DatagramSocket { fd, waker: Arc::new(super::counter()?), lost_before: 0 })
+    }
+
+    /// A bound socket of another process that was the gateway before this one. What waits in its
+    /// buffer is received here.
+    ///
+    /// Errors: it is no socket for datagrams, or the kernel's.
+    pub fn adopt(fd: OwnedFd, options: &DatagramOptions) -> io::Result<DatagramSocket> {
+        if sockopt::socket_type(&fd)? != SocketType::DGRAM {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "no socket for datagrams"));
+        }
+        sockopt::set_socket_recv_buffer_size(&fd, options.recv_buffer_bytes)?;
+        sockopt::set_socket_send_buffer_size(&fd, options.send_buffer_bytes)?;
+        let waker = Arc::new(super::counter()?);
+        let mut socket = DatagramSocket { fd, waker, lost_before: 0 };
+        socket.lost_before = socket.lost()?;
+        Ok(socket)
     }
 
     /// The address that it is bound to.
@@ -120,13 +138,13 @@ impl DatagramSocket {
         self.meminfo().map(|info| info[MEMINFO_RMEM_ALLOC] as usize)
     }
 
-    /// Datagrams that the kernel has dropped since the start because the receive buffer was full.
-    /// The count wraps.
+    /// Datagrams that the kernel has dropped, since this process has the socket, because the receive
+    /// buffer was full. The count wraps.
     ///
     /// Cost: a syscall. The kernel could tell the count with each datagram (`SO_RXQ_OVFL`), but
     /// then receiving costs more for all of them.
     pub fn lost(&self) -> io::Result<u32> {
-        self.meminfo().map(|info| info[MEMINFO_DROPS])
+        self.meminfo().map(|info| info[MEMINFO_DROPS].wrapping_sub(self.lost_before))
     }
 
     fn meminfo(&self) -> io::Result<[u32; MEMINFO_WORDS]> {
@@ -168,10 +186,28 @@ impl DatagramSocket {
             Err(error) => return Err(error.into()),
         }
         if !fds[1].revents().is_empty() {
-            let mut count = [0; 8];
-            let _ = rustix::io::read(&*self.waker, &mut count);
+            self.reset_waker();
         }
         Ok(())
+    }
+
+    /// Waits for the waker, or until the timeout. Datagrams wait in the kernel.
+    ///
+    /// Cost: as [`DatagramSocket::wait`].
+    pub fn wait_for_waker(&self, timeout: Duration) -> io::Result<()> {
+        let mut fds = [PollFd::from_borrowed_fd(self.waker.as_fd(), PollFlags::IN)];
+        let timeout = Timespec::try_from(timeout).ok();
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(0) | Err(Errno::INTR) => {}
+            Ok(_) => self.reset_waker(),
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    fn reset_waker(&self) {
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&*self.waker, &mut count);
     }
 
     /// Waits until the kernel has room for datagrams to send, or until the timeout.
@@ -182,6 +218,12 @@ impl DatagramSocket {
             &mut [PollFd::from_borrowed_fd(self.fd.as_fd(), PollFlags::OUT)],
             timeout.as_ref(),
         );
+    }
+}
+
+impl AsFd for DatagramSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 

@@ -14,6 +14,7 @@ use super::{FRONT_PART, LENT_BYTES, LENT_PART, LISTENERS_PART, SHARD_PART};
 use crate::connection::dispatcher::TakenTerms;
 use crate::core::state::SharedState;
 use crate::handover::{Link, NotMoved, Predecessor, reserve_descriptors};
+use crate::udp;
 
 /// What comes from an old process.
 pub(in crate::gateway) struct Incoming {
@@ -22,11 +23,15 @@ pub(in crate::gateway) struct Incoming {
 
 /// What comes before the pause.
 pub(in crate::gateway) struct TakenParts {
-    /// The listening sockets with their names.
+    /// The sockets of the listeners with their names.
     pub(in crate::gateway) sockets: Vec<(String, OwnedFd)>,
     /// By shard.
     pub(in crate::gateway) sources: Vec<Source>,
 }
+
+/// What the tasks and threads of the front begin with: the terms by shard, and what the threads for
+/// datagrams remembered.
+type TakenFront = (Vec<TakenTerms>, udp::Remembered);
 
 impl Incoming {
     pub(in crate::gateway) fn new(predecessor: Predecessor) -> Incoming {
@@ -53,15 +58,15 @@ impl Incoming {
         &self,
         shared: &SharedState,
         taken: &[Vec<Taken>],
-    ) -> Result<Vec<TakenTerms>, NotMoved> {
+    ) -> Result<TakenFront, NotMoved> {
         let until = Nanos::now().after(PATIENCE);
         let part = self.predecessor.link().receive_part(FRONT_PART, until);
         let (bytes, _) = part.map_err(NotMoved::because)?;
         let front = v1::Front::decode(&*bytes).map_err(NotMoved::because)?;
         drop(zeroize::Zeroizing::new(bytes));
-        let terms = import(shared, front, taken).map_err(NotMoved::because)?;
+        let taken = import(shared, front, taken).map_err(NotMoved::because)?;
         self.predecessor.own()?;
-        Ok(terms)
+        Ok(taken)
     }
 
     /// Tells the old process why this one ends.
@@ -74,7 +79,7 @@ fn import(
     shared: &SharedState,
     front: v1::Front,
     taken: &[Vec<Taken>],
-) -> Result<Vec<TakenTerms>, NotUnderstood> {
+) -> Result<TakenFront, NotUnderstood> {
     let missing = |field| NotUnderstood { field, value: 0 };
     let mut messages = ImportedMessages::new(shared.engine().budget());
     let topics = front.topics.ok_or_else(|| missing("front.topics"))?;
@@ -90,7 +95,9 @@ fn import(
     if front.terms.len() != taken.len() {
         return Err(NotUnderstood { field: "front.terms", value: front.terms.len() as u64 });
     }
-    front.terms.iter().map(|terms| TakenTerms::import(shared, terms)).collect()
+    let terms = front.terms.iter().map(|terms| TakenTerms::import(shared, terms));
+    let remembered = udp::import(&shared.config().udp, front.datagrams)?;
+    Ok((terms.collect::<Result<_, _>>()?, remembered))
 }
 
 /// Runs on the shard's thread. A table of its own gets room for so many descriptors before the

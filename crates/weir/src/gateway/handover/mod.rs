@@ -42,6 +42,7 @@ impl Gateway {
         let outgoing = Outgoing {
             shared: Arc::clone(&self.shared),
             listeners: self.listening.clone(),
+            datagrams: self.udp.as_ref().map(|udp| Arc::clone(udp.threads())),
             reports: self.reports.clone(),
             tell,
         };
@@ -91,6 +92,8 @@ impl Gateway {
     /// Finishes what has stayed, for `linger` at most, then ends. The new process serves.
     pub async fn leave(mut self, linger: Duration) -> Left {
         self.listening = Arc::default();
+        // Its threads have some answers left to send.
+        let udp = self.udp.take().map(|udp| spawn_blocking(|| udp.finish()));
         while self.listeners.join_next().await.is_some() {}
         let stayed = |gateway: &Gateway| {
             let http = gateway.edge.as_ref().map_or(0, |edge| edge.connection_count());
@@ -106,6 +109,11 @@ impl Gateway {
         let _ = timeout(linger, all).await;
         let closed = stayed(&self);
         while self.dispatchers.join_next().await.is_some() {}
+        if let Some(udp) = udp
+            && udp.await.is_err()
+        {
+            warn!("the threads for datagrams did not end in order");
+        }
         self.services.shutdown().await;
         self.shared.events.close();
         if let Some((stop, admin)) = self.admin.take() {

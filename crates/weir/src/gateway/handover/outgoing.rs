@@ -21,12 +21,15 @@ use crate::connection::reports::ReportsWatch;
 use crate::core::pauses::Paused;
 use crate::core::state::SharedState;
 use crate::handover::{Link, LinkError, Moved, NotMoved, Stage, Successor};
+use crate::udp;
 
 /// What a gateway hands over.
 pub(super) struct Outgoing {
     pub(super) shared: Arc<SharedState>,
     /// The listening sockets with their names.
     pub(super) listeners: Arc<Vec<(&'static str, OwnedFd)>>,
+    /// The threads for datagrams, if there are any.
+    pub(super) datagrams: Option<Arc<udp::Threads>>,
     /// By shard.
     pub(super) reports: Arc<Vec<ReportsWatch>>,
     pub(super) tell: mpsc::UnboundedSender<Stage>,
@@ -39,6 +42,9 @@ struct Resting {
     sent: Receiver<Result<Sent, LinkError>>,
     keeper: SyncSender<Keeper>,
 }
+
+/// The threads for datagrams, if there are any, and what they remember.
+type Datagrams = (Option<udp::Suspended>, Vec<v1::DatagramSocketState>);
 
 /// What was sent over a link.
 #[derive(Clone, Copy, Default)]
@@ -54,6 +60,8 @@ struct Pause<'a> {
     /// The dispatchers that stand still.
     paused: Vec<Paused>,
     resting: Vec<Resting>,
+    /// The threads for datagrams.
+    suspended: Option<udp::Suspended>,
     has_exported: bool,
     /// The new process may own everything already.
     is_deciding: bool,
@@ -69,21 +77,21 @@ impl Outgoing {
     ) -> Result<Moved, NotMoved> {
         let links = match self.prepare(&successor) {
             Ok(links) => links,
-            Err(why) => {
-                // The new process ends first: until then it has copies of sockets.
-                let why = successor.abandon(why);
-                tell_shards(&self.shared, || Urgent::Serve);
-                return Err(why);
-            }
+            Err(why) => return Err(self.abandon(successor, why)),
         };
         let connections = self.connections();
+        // Before the pause, as long as the front carries out what they have begun.
+        let (suspended, datagrams) = match self.suspend_datagrams() {
+            Ok(suspended) => suspended,
+            Err(why) => return Err(self.abandon(successor, why)),
+        };
         let began = Nanos::now();
-        let mut pause = match self.pause(&links, runtime) {
+        let mut pause = match self.pause(&links, suspended, runtime) {
             Ok(pause) => pause,
             Err(why) => return Err(successor.abandon(why)),
         };
         self.tell(Stage::Paused);
-        let sent = match self.send(&mut pause, &successor) {
+        let sent = match self.send(&mut pause, datagrams, &successor) {
             Ok(sent) => sent,
             Err(error) => {
                 drop(pause);
@@ -106,13 +114,23 @@ impl Outgoing {
         Ok(Moved { connections, pause: length, bytes, descriptors, ..Moved::default() })
     }
 
+    /// Gives up before the pause.
+    fn abandon(&self, successor: Successor, why: NotMoved) -> NotMoved {
+        // The new process ends first: until then it has copies of sockets.
+        let why = successor.abandon(why);
+        tell_shards(&self.shared, || Urgent::Serve);
+        why
+    }
+
     /// Gives the new process its sockets and links, and waits until its shards are there.
     fn prepare(&self, successor: &Successor) -> Result<Vec<OwnedFd>, NotMoved> {
         let until = Nanos::now().after(PREPARE_PATIENCE);
         let count = self.connections().iter().map(|(_, count)| count).sum();
         successor.plan(count, until)?;
-        let sockets: Vec<(String, BorrowedFd<'_>)> =
-            self.listeners.iter().map(|(name, fd)| ((*name).to_owned(), fd.as_fd())).collect();
+        let listeners = self.listeners.iter().map(|(name, fd)| ((*name).to_owned(), fd.as_fd()));
+        let datagrams = self.datagrams.iter().flat_map(|threads| threads.sockets());
+        let datagrams = datagrams.map(|socket| ("udp".to_owned(), socket));
+        let sockets: Vec<(String, BorrowedFd<'_>)> = listeners.chain(datagrams).collect();
         let sent = successor.link().send_sockets(LISTENERS_PART, &sockets, until);
         sent.map_err(NotMoved::because)?;
         self.tell(Stage::Listeners { sockets: sockets.len() as u64 });
@@ -151,16 +169,34 @@ impl Outgoing {
         Ok(())
     }
 
+    /// Lets the threads for datagrams read nothing any more. Returns what they remember once the
+    /// front has carried out what they have begun.
+    fn suspend_datagrams(&self) -> Result<Datagrams, NotMoved> {
+        let Some(threads) = &self.datagrams else { return Ok((None, Vec::new())) };
+        let suspended = threads.suspend();
+        let now = Nanos::now();
+        match suspended.export(now.after(CHECKS_PATIENCE), now.after(DATAGRAMS_PATIENCE)) {
+            Some(states) => Ok((Some(suspended), states)),
+            None => Err(NotMoved(
+                "requests by datagram wait for a hook or for the store of devices".to_owned(),
+            )),
+        }
+    }
+
     /// Begins the pause: nothing is read any more, and nothing is left to do.
     fn pause<'a>(
         &'a self,
         links: &[OwnedFd],
+        suspended: Option<udp::Suspended>,
         runtime: &'a runtime::Handle,
     ) -> Result<Pause<'a>, NotMoved> {
         let until = Nanos::now().after(REST_PATIENCE);
         loop {
             match self.try_pause(links, runtime, until)? {
-                Some(pause) => return Ok(pause),
+                Some(mut pause) => {
+                    pause.suspended = suspended;
+                    return Ok(pause);
+                }
                 None if Nanos::now() < until => std::thread::sleep(RETRY_INTERVAL),
                 None => {
                     let shortest = "the shards do not come to rest; try again with less load";
@@ -178,10 +214,16 @@ impl Outgoing {
         until: Nanos,
     ) -> Result<Option<Pause<'a>>, NotMoved> {
         let shared = &*self.shared;
-        let (paused, resting) = (Vec::new(), Vec::new());
-        let (has_exported, is_deciding, is_over) = (false, false, false);
-        let mut pause =
-            Pause { shared, runtime, paused, resting, has_exported, is_deciding, is_over };
+        let mut pause = Pause {
+            shared,
+            runtime,
+            paused: Vec::new(),
+            resting: Vec::new(),
+            suspended: None,
+            has_exported: false,
+            is_deciding: false,
+            is_over: false,
+        };
         shared.pauses.set(true);
         shared.adoptions.iter().for_each(|adoptions| adoptions.close());
         tell_shards(shared, || Urgent::Suspend);
@@ -243,7 +285,12 @@ impl Outgoing {
     }
 
     /// Sends the shards and the front.
-    fn send(&self, pause: &mut Pause<'_>, successor: &Successor) -> Result<Sent, LinkError> {
+    fn send(
+        &self,
+        pause: &mut Pause<'_>,
+        datagrams: Vec<v1::DatagramSocketState>,
+        successor: &Successor,
+    ) -> Result<Sent, LinkError> {
         for resting in &pause.resting {
             // A thread that has ended shows below.
             let _ = resting.go.send(());
@@ -257,6 +304,7 @@ impl Outgoing {
                 .iter_mut()
                 .map(|paused| std::mem::take(&mut paused.terms))
                 .collect(),
+            datagrams,
         };
         let mut bytes = front.encode_to_vec();
         let until = Nanos::now().after(SEND_PATIENCE);
@@ -369,6 +417,9 @@ impl Pause<'_> {
             let _ = resting.keeper.send(Keeper::Other);
         }
         self.paused.drain(..).for_each(Paused::end);
+        if let Some(suspended) = self.suspended.take() {
+            suspended.leave();
+        }
     }
 }
 
@@ -397,6 +448,10 @@ impl Drop for Pause<'_> {
 
 /// The new process starts its threads and reads its certificates.
 const PREPARE_PATIENCE: Duration = Duration::from_secs(30);
+/// A token is seldom looked up for longer. A look-up that lasts is answered by this process later.
+const CHECKS_PATIENCE: Duration = Duration::from_millis(100);
+/// Likewise for what is carried out, but nothing of that may be left.
+const DATAGRAMS_PATIENCE: Duration = Duration::from_millis(500);
 /// Frames that have come are carried out within milliseconds.
 const STILL_PATIENCE: Duration = Duration::from_millis(500);
 const REST_PATIENCE: Duration = Duration::from_secs(1);

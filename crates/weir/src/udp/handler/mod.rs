@@ -11,7 +11,6 @@ use std::time::Duration;
 use tokio::runtime;
 use tokio::time::timeout;
 use weir_engine::datagrams::{Outbox, Peer, Received};
-use weir_engine::handover::NotUnderstood;
 use weir_engine::{Nanos, Waker};
 use weir_wire::datagram::{self, Answer, Datagram, Form, Id, Malformed, NoRequest, Request};
 use weir_wire::{handover, v1};
@@ -46,13 +45,21 @@ pub(super) struct Handler {
     tokens: Tokens,
     /// The version of the credentials for which tokens of the configuration are remembered.
     version: u64,
-    duplicates: Duplicates<Box<[u8]>>,
+    duplicates: Retries,
     /// Tokens that the front is looking up, each with its waiting calls.
     checks: HashMap<Box<str>, Vec<Waiter>>,
     /// Requests to the front that have no answer yet, and waiting calls.
     waiting: usize,
     jobs: Arc<Jobs>,
     tally: Tally<u64>,
+}
+
+/// The answers to requests that may come again.
+pub(super) type Retries = Duplicates<Box<[u8]>>;
+
+/// No answers.
+pub(super) fn new_retries(config: &UdpConfig) -> Retries {
+    Duplicates::new(config.duplicates_max, config.duplicate_window)
 }
 
 /// The destination and form of an answer.
@@ -71,12 +78,13 @@ struct Waiter {
 }
 
 impl Handler {
-    pub(super) fn new(shared: Arc<Shared>, waker: Waker) -> Handler {
+    pub(super) fn new(shared: Arc<Shared>, waker: Waker, retries: Option<Retries>) -> Handler {
         let config = &shared.config;
+        let retries = retries.unwrap_or_else(|| new_retries(config));
         Handler {
             tokens: Tokens::new(config.token_cache_max, config.token_cache_ttl),
             version: shared.backend.version(),
-            duplicates: Duplicates::new(config.duplicates_max, config.duplicate_window),
+            duplicates: retries,
             checks: HashMap::new(),
             waiting: 0,
             jobs: Jobs::new(waker),
@@ -90,12 +98,9 @@ impl Handler {
         self.duplicates.export(|answer| answer.to_vec())
     }
 
-    /// Goes on with the answers of another process. There were no requests here so far.
-    pub(super) fn import(
-        &mut self,
-        duplicates: handover::v1::Duplicates,
-    ) -> Result<(), NotUnderstood> {
-        self.duplicates.import(duplicates, |answer| Ok(answer.into()))
+    /// Whether the front is carrying nothing out. It may still be looking tokens up.
+    pub(super) fn is_settled(&self) -> bool {
+        self.duplicates.in_progress() == 0
     }
 
     /// Whether the front has answered everything.

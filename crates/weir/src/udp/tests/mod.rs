@@ -18,6 +18,7 @@ use crate::base::model::Accepted;
 use crate::observe::counters::udp::Count;
 use crate::provisioning::activation::Activated;
 
+mod handover;
 mod hostile;
 
 /// Answers while its gate is open.
@@ -100,6 +101,11 @@ impl Scene {
         config.listen.udp = vec!["127.0.0.1:0".parse().unwrap()];
         config.udp.threads = 1;
         change(&mut config.udp);
+        let bound = bind(&config, &Resources::detect(), |_| Vec::new()).unwrap();
+        Scene::of(&config, bound, Remembered::default())
+    }
+
+    fn of(config: &Config, bound: Vec<Bound>, remembered: Remembered) -> Scene {
         let backend = Arc::new(Fake {
             gate: Semaphore::new(0),
             checks: AtomicU64::new(0),
@@ -108,7 +114,6 @@ impl Scene {
             publishes: AtomicU64::new(0),
         });
         let runtime = Runtime::new().unwrap();
-        let bound = bind(&config, &Resources::detect()).unwrap();
         let addr = bound[0].addr;
         let counters = Arc::<Counters>::default();
         let front: Arc<dyn Backend> = Arc::clone(&backend) as _;
@@ -117,9 +122,8 @@ impl Scene {
             config.udp.datagrams_per_source_per_second,
             config.udp.datagrams_per_source_burst,
         ));
-        let running =
-            Running::start(bound, (&config.udp, rates), front, Arc::clone(&counters), handle)
-                .unwrap();
+        let (bound, config) = ((bound, remembered), (&config.udp, rates));
+        let running = Running::start(bound, config, front, Arc::clone(&counters), handle).unwrap();
         Scene { addr, backend, counters, running, runtime }
     }
 

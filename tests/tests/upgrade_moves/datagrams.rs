@@ -1,0 +1,140 @@
+//! Devices that send datagrams during upgrades: each publish is carried out once, and a repeated one
+//! gets the answer of before.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use serde_json::{Value, json};
+use weir_tests::{Datagrams, Events, PATIENCE, Server, now, rest};
+
+use super::{RETAINED, upgrade};
+
+/// A device that publishes numbers, one after the other, until it is told to stop. A datagram
+/// without an answer is sent again.
+struct Meter {
+    stop: Arc<AtomicBool>,
+    sent: Arc<AtomicU64>,
+    thread: JoinHandle<Result<()>>,
+}
+
+fn numbered(topic: &str, number: u64) -> String {
+    let publish = json!({"topic": topic, "text": number.to_string()});
+    json!({"pt": "meter", "publish": publish, "id": number}).to_string()
+}
+
+/// Sends a datagram until its answer comes.
+fn ask(client: &Datagrams, datagram: &str, id: u64) -> Result<Value> {
+    let deadline = now() + PATIENCE;
+    while now() < deadline {
+        client.send(datagram)?;
+        while let Some(answer) = client.hear_within(AGAIN)? {
+            let answer: Value = serde_json::from_slice(&answer)?;
+            // Another one is that of a datagram that was sent twice.
+            if answer["id"] == id {
+                return Ok(answer);
+            }
+        }
+    }
+    Err(anyhow!("no answer to {datagram}"))
+}
+
+impl Meter {
+    fn start(udp: SocketAddr, topic: String) -> Result<Meter> {
+        let client = Datagrams::new(udp)?;
+        let (stop, sent) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+        let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&sent));
+        let thread = std::thread::spawn(move || {
+            let mut number = 0;
+            while !stopped.load(Ordering::Relaxed) {
+                let answer = ask(&client, &numbered(&topic, number), number)?;
+                let offset = (number + 1).to_string();
+                ensure!(answer["published"]["offset"] == offset, "{answer} to {number}");
+                number += 1;
+                counted.store(number, Ordering::Relaxed);
+            }
+            Ok(())
+        });
+        Ok(Meter { stop, sent, thread })
+    }
+
+    /// Waits until so many more are published.
+    fn await_more(&self, count: u64) -> Result<()> {
+        let (until, deadline) = (self.sent.load(Ordering::Relaxed) + count, now() + PATIENCE);
+        while self.sent.load(Ordering::Relaxed) < until && !self.thread.is_finished() {
+            ensure!(now() < deadline, "nothing is published any more");
+            rest();
+        }
+        Ok(())
+    }
+
+    /// Returns how many it has published.
+    fn finish(self) -> Result<u64> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().map_err(|_| anyhow!("the meter has failed"))??;
+        Ok(self.sent.load(Ordering::Relaxed))
+    }
+}
+
+#[test]
+fn each_datagram_is_carried_out_once() -> Result<()> {
+    let server = Server::start_with_datagrams(&format!(
+        "{RETAINED}[limits]\npublishes_per_second = 0\n[udp]\nthreads = 2\nduplicate_window = \"10m\"\n\
+         [[auth.tokens]]\ntoken = \"meter\"\ndevice = \"meter\"\n"
+    ))?;
+    let addrs: Vec<SocketAddr> = server.udp.into_iter().chain(server.udp_v6).collect();
+    // Their ports choose the sockets.
+    let topic = |number: usize| format!("feed/{number}");
+    let meters = (0..4).map(|number| Meter::start(addrs[number % addrs.len()], topic(number)));
+    let meters: Vec<Meter> = meters.collect::<Result<_>>()?;
+    let old = Datagrams::new(server.udp_addr()?)?;
+    let first = numbered("feed/old", 0);
+    let published = ask(&old, &first, 0)?;
+    ensure!(published["published"]["offset"] == "1", "{published}");
+    let mut newest = None;
+    for _ in 0..3 {
+        meters.iter().try_for_each(|meter| meter.await_more(20))?;
+        let (process, _) = upgrade(&server)?;
+        drop(newest.replace(process));
+        ensure!(ask(&old, &first, 0)? == published, "it was carried out twice");
+        meters.iter().try_for_each(|meter| meter.await_more(20))?;
+    }
+    for (number, meter) in meters.into_iter().enumerate() {
+        let count = meter.finish()?;
+        let path = format!("/v1/sse?topic={}", topic(number));
+        let headers = "Authorization: Bearer meter\r\nLast-Event-ID: none\r\n";
+        let mut events = Events::get(server.http()?, &path, headers)?;
+        events.settle(1)?;
+        for number in (0..count).map(|number| number.to_string()) {
+            let event = events.expect("")?;
+            ensure!(event.data["text"] == number, "{event:?} where {number} is due");
+        }
+    }
+    let metrics = server.metrics()?;
+    ensure!(metrics.sum("weir_udp_lost_total", "") == 0.0, "{}", metrics.text());
+    ensure!(metrics.sum_of("weir_udp_refused_total", &[("cause", "other")]) == 0.0);
+    Ok(())
+}
+
+#[test]
+fn an_upgrade_that_fails_leaves_datagrams_as_they_were() -> Result<()> {
+    let server = Server::start_with_datagrams(&format!(
+        "{RETAINED}[[auth.tokens]]\ntoken = \"meter\"\ndevice = \"meter\"\n"
+    ))?;
+    let client = Datagrams::new(server.udp_addr()?)?;
+    let published = ask(&client, &numbered("feed/a", 0), 0)?;
+    let text = std::fs::read_to_string(server.config())?;
+    std::fs::write(server.config(), format!("{text}[udp]\nthreads = 9\n"))?;
+    let failed = upgrade(&server).err().context("another number of threads is refused")?;
+    ensure!(failed.to_string().contains("9 threads for datagrams"), "{failed}");
+    ensure!(ask(&client, &numbered("feed/a", 0), 0)? == published);
+    let next = ask(&client, &numbered("feed/a", 1), 1)?;
+    ensure!(next["published"]["offset"] == "2", "{next}");
+    Ok(())
+}
+
+/// When a device sends a datagram again.
+const AGAIN: Duration = Duration::from_millis(100);
