@@ -193,6 +193,15 @@ impl GatewayBuilder {
         self
     }
 
+    /// Makes the gateway of what an old process hands over, instead of an empty one.
+    ///
+    /// Errors: [`GatewayBuilder::start`] fails if the old process ends the upgrade, or if this
+    /// process cannot use what it gets. The old process is told why, and serves on.
+    pub fn take_over(mut self, predecessor: Predecessor) -> Self {
+        self.predecessor = Some(predecessor);
+        self
+    }
+
     /// Starts the gateway on the current tokio runtime, which needs its time and network drivers.
     ///
     /// Errors: an invalid configuration, an address in use, no threads.

@@ -10,7 +10,7 @@ use weir_wire::ProstMessage as _;
 use weir_wire::handover::v1;
 use weir_wire::handover::v1::link_message::Kind as Message;
 
-use super::{FRONT_PART, LENT_BYTES, LENT_PART, LISTENERS_PART, SHARD_PART};
+use super::parts::{FRONT_PART, LENT_BYTES, LENT_PART, LISTENERS_PART, SHARD_PART};
 use crate::connection::dispatcher::TakenTerms;
 use crate::core::state::SharedState;
 use crate::handover::{Link, NotMoved, Predecessor, reserve_descriptors};

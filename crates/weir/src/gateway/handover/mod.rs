@@ -2,6 +2,7 @@
 
 mod incoming;
 mod outgoing;
+mod parts;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +14,10 @@ use tokio::time::{sleep, timeout};
 use tracing::warn;
 use weir_engine::Transport;
 
-use super::{Gateway, GatewayBuilder};
+use super::Gateway;
 use crate::base::config::Config;
 use crate::base::threads::{Resources, raise_open_files};
-use crate::handover::{Forecast, Hello, Left, Moved, NotMoved, Predecessor, Stage, Successor};
+use crate::handover::{Forecast, Hello, Left, Moved, NotMoved, Stage, Successor};
 use crate::limits::admission;
 pub(super) use incoming::Incoming;
 use outgoing::Outgoing;
@@ -128,17 +129,6 @@ impl Gateway {
     }
 }
 
-impl GatewayBuilder {
-    /// Makes the gateway of what an old process hands over, instead of an empty one.
-    ///
-    /// Errors: [`GatewayBuilder::start`] fails if the old process ends the upgrade, or if this
-    /// process cannot use what it gets. The old process is told why, and serves on.
-    pub fn take_over(mut self, predecessor: Predecessor) -> Self {
-        self.predecessor = Some(predecessor);
-        self
-    }
-}
-
 impl Hello {
     /// What this process says of itself with a configuration. It raises the limit on open files.
     pub fn of(config: &Config) -> Hello {
@@ -193,15 +183,6 @@ fn refused(own: &Hello, new: &Hello, connections: u64) -> Option<String> {
     })
 }
 
-/// The old process checks what this one has said.
-const PLAN_PATIENCE: Duration = Duration::from_secs(60);
-/// Names of the parts.
-const LISTENERS_PART: &str = "listeners";
-const LENT_PART: &str = "lent";
-const SHARD_PART: &str = "shard";
-/// Of a lent socket: the id of its connection, and its priority.
-const LENT_BYTES: usize = 9;
-const FRONT_PART: &str = "front";
 /// How often the old process looks whether what has stayed has ended.
 const LEFT_INTERVAL: Duration = Duration::from_millis(20);
 
