@@ -34,10 +34,11 @@ impl TakenTerms {
     /// Makes them of what was handed over.
     pub(crate) fn import(
         shared: &SharedState,
+        shard: usize,
         taken: &v1::Terms,
     ) -> Result<TakenTerms, NotUnderstood> {
         let mut terms = Terms::new(shared.config().auth.expiring_notice);
-        let refreshing = terms.import(taken, |grant| shared.auth.share(grant))?;
+        let refreshing = terms.import(taken, shard, |grant| shared.auth.share(grant))?;
         Ok(TakenTerms { terms, refreshing })
     }
 }

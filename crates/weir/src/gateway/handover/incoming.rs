@@ -95,7 +95,8 @@ fn import(
     if front.terms.len() != taken.len() {
         return Err(NotUnderstood { field: "front.terms", value: front.terms.len() as u64 });
     }
-    let terms = front.terms.iter().map(|terms| TakenTerms::import(shared, terms));
+    let terms = front.terms.iter().enumerate();
+    let terms = terms.map(|(shard, terms)| TakenTerms::import(shared, shard, terms));
     let remembered = udp::import(&shared.config().udp, front.datagrams)?;
     Ok((terms.collect::<Result<_, _>>()?, remembered))
 }

@@ -37,14 +37,15 @@ impl Terms {
         terms
     }
 
-    /// Goes on with the terms of another process; there were none here so far. `share` finds the
-    /// stored grant that equals one.
+    /// Goes on with the terms of another process for the connections of this shard; there were none
+    /// here so far. `share` finds the stored grant that equals one.
     ///
     /// Returns the connections whose new token the other process was checking. They may show it
     /// again, and have to be told.
     pub(in crate::connection::dispatcher) fn import(
         &mut self,
         terms: &v1::Terms,
+        shard: usize,
         share: impl Fn(Grant) -> Arc<Grant>,
     ) -> Result<Vec<ConnId>, NotUnderstood> {
         let grants = terms.grants.iter().map(|grant| Grant::import(grant).map(&share));
@@ -57,6 +58,9 @@ impl Terms {
         check_column("terms.stages", terms.stages.len(), count)?;
         for (nth, conn) in terms.conns.iter().enumerate() {
             let conn = ConnId::from_u64(*conn);
+            if conn.shard() != shard {
+                return Err(refused("terms.conns: one of another shard", conn.to_u64()));
+            }
             let grant = terms.grant_refs[nth];
             let grant = match u16::try_from(grant) {
                 Ok(number) => GrantRef::Numbered(number),
@@ -127,7 +131,7 @@ mod tests {
         let bytes = terms_here.export().encode_to_vec();
         let (mut other, shared) = (terms(), SharedGrants::default());
         let decoded = v1::Terms::decode(&*bytes).unwrap();
-        let refreshing = other.import(&decoded, |grant| shared.share(grant)).unwrap();
+        let refreshing = other.import(&decoded, 0, |grant| shared.share(grant)).unwrap();
         (other, refreshing)
     }
 
@@ -218,8 +222,10 @@ mod tests {
             |terms| terms.due[0] = NEVER,
             |terms| terms.grant_refs[0] = u32::MAX,
             |terms| terms.conns[0] = terms.conns[1],
+            // One of the last shard that there can be.
+            |terms| terms.conns[0] = u64::MAX,
         ];
-        let import = |exported: &v1::Terms| terms().import(exported, Arc::new);
+        let import = |exported: &v1::Terms| terms().import(exported, 0, Arc::new);
         assert!(import(&exported).is_ok());
         for (nth, damage) in damages.iter().enumerate() {
             let mut terms = exported.clone();
