@@ -137,6 +137,20 @@ impl SharedState {
         }
     }
 
+    /// Ends the connections and subscriptions from another process that the rules in use forbid, as
+    /// a reload does. It goes on by itself; reloads and hand-overs wait for its end.
+    pub(crate) async fn recheck_taken_over(self: Arc<Self>, changed: Changed) {
+        if !changed.is_any() {
+            return;
+        }
+        let others_wait = Arc::clone(&self.reloading).lock_owned().await;
+        tokio::spawn(async move {
+            let Rechecked { closed, unsubscribed } = self.recheck(changed).await;
+            info!(closed, unsubscribed, "the configuration differs from that of the old process");
+            drop(others_wait);
+        });
+    }
+
     /// Ends the connections and subscriptions that the rules in use forbid.
     ///
     /// Cost: a look at each settled connection, [`PAGE`] at a time.

@@ -103,8 +103,8 @@ pub(crate) struct SharedState {
     pub(crate) drains: Drains,
     pub(crate) rechecks: Rechecks,
     pub(crate) pauses: Pauses,
-    /// Held while a configuration is applied.
-    pub(in crate::core) reloading: Mutex<()>,
+    /// Held while a configuration is applied, or another process takes over.
+    pub(crate) reloading: Arc<Mutex<()>>,
     /// The configuration in use.
     config: ArcSwap<Config>,
     engine: Engine,
@@ -238,7 +238,7 @@ impl SharedState {
             drains: Drains::new(shards),
             rechecks: Rechecks::new(shards),
             pauses: Pauses::new(shards),
-            reloading: Mutex::default(),
+            reloading: Arc::default(),
             engine,
             mailboxes,
             counters,

@@ -8,7 +8,7 @@ use weir_broker::{Answer, Broker, EventHandler};
 use weir_engine::{Budget, Engine, OwnNode, Transport};
 
 use super::bind::{Passed, addrs, bind_admin, bind_all};
-use super::handover::Incoming;
+use super::handover::{Incoming, TakenFront};
 use super::{Gateway, OWN_DESCRIPTORS, Settling, StartError, Started, launch, start_shards};
 use crate::admin::{AdminPage, OfProgram};
 use crate::auth::jwt::Jwt;
@@ -294,8 +294,8 @@ impl GatewayBuilder {
         let observers = Observers { access_log, counters, diagnostics };
         let shared = SharedState::new(*config, engine, (doors, topics), observers, tables);
         list_standing(&shared);
-        let (terms, remembered) = match incoming {
-            None => Default::default(),
+        let TakenFront { terms, remembered, changed } = match incoming {
+            None => TakenFront::default(),
             Some(incoming) => incoming.own(&shared, &taken).map_err(StartError::TakeOver)?,
         };
         join_cluster(&shared, events).await;
@@ -312,6 +312,7 @@ impl GatewayBuilder {
         )
         .await;
         gateway.udp = udp;
+        Arc::clone(&gateway.shared).recheck_taken_over(changed).await;
         Ok(gateway)
     }
 }

@@ -11,7 +11,9 @@ use weir_wire::handover::v1;
 use weir_wire::handover::v1::link_message::Kind as Message;
 
 use super::parts::{FRONT_PART, LENT_BYTES, LENT_PART, LISTENERS_PART, SHARD_PART};
+use crate::auth::CredentialsChange;
 use crate::connection::dispatcher::TakenTerms;
+use crate::core::recheck::Changed;
 use crate::core::state::SharedState;
 use crate::handover::{Link, NotMoved, Predecessor, reserve_descriptors};
 use crate::udp;
@@ -29,9 +31,16 @@ pub(in crate::gateway) struct TakenParts {
     pub(in crate::gateway) sources: Vec<Source>,
 }
 
-/// What the tasks and threads of the front begin with: the terms by shard, and what the threads for
-/// datagrams remembered.
-type TakenFront = (Vec<TakenTerms>, udp::Remembered);
+/// What the tasks and threads of the front begin with.
+#[derive(Default)]
+pub(in crate::gateway) struct TakenFront {
+    /// By shard.
+    pub(in crate::gateway) terms: Vec<TakenTerms>,
+    /// What the threads for datagrams remembered.
+    pub(in crate::gateway) remembered: udp::Remembered,
+    /// What the configuration of this process changes for the connections.
+    pub(in crate::gateway) changed: Changed,
+}
 
 impl Incoming {
     pub(in crate::gateway) fn new(predecessor: Predecessor) -> Incoming {
@@ -83,9 +92,9 @@ fn import(
     let missing = |field| NotUnderstood { field, value: 0 };
     let mut messages = ImportedMessages::new(shared.engine().budget());
     let topics = front.topics.ok_or_else(|| missing("front.topics"))?;
-    shared.router.import(topics, &mut messages)?;
+    let topics = shared.router.import(topics, &mut messages)?;
     let callers = front.callers.ok_or_else(|| missing("front.callers"))?;
-    shared.import_callers(callers)?;
+    let callers = shared.import_callers(callers)?;
     for (shard, taken) in taken.iter().enumerate() {
         for connection in taken.iter().filter(|connection| !connection.is_closing) {
             shared.take_over(shard, connection.origin)?;
@@ -97,8 +106,12 @@ fn import(
     }
     let terms = front.terms.iter().enumerate();
     let terms = terms.map(|(shard, terms)| TakenTerms::import(shared, shard, terms));
-    let remembered = udp::import(&shared.config().udp, front.datagrams)?;
-    Ok((terms.collect::<Result<_, _>>()?, remembered))
+    let CredentialsChange { admits_less, grants: all_topics } = callers.change;
+    Ok(TakenFront {
+        terms: terms.collect::<Result<_, _>>()?,
+        remembered: udp::import(&shared.config().udp, front.datagrams)?,
+        changed: Changed { admits_less, topics, all_topics },
+    })
 }
 
 /// Runs on the shard's thread. A table of its own gets room for so many descriptors before the

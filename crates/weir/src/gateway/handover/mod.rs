@@ -19,7 +19,7 @@ use crate::base::config::Config;
 use crate::base::threads::{Resources, raise_open_files};
 use crate::handover::{Forecast, Hello, Left, Moved, NotMoved, Stage, Successor};
 use crate::limits::admission;
-pub(super) use incoming::Incoming;
+pub(super) use incoming::{Incoming, TakenFront};
 use outgoing::Outgoing;
 
 impl Gateway {
@@ -48,6 +48,9 @@ impl Gateway {
             tell,
         };
         let runtime = runtime::Handle::current();
+        // What a reload begins has ended before, and is known to the new process.
+        let reloading = Arc::clone(&self.shared.reloading);
+        let _no_reload = reloading.lock().await;
         let handed = spawn_blocking(move || outgoing.hand_over(successor, &runtime));
         while let Some(stage) = told.recv().await {
             report(stage);
