@@ -1,6 +1,5 @@
 //! The new process, as the old one holds it: a child that no one else waits for.
 
-use std::io;
 use std::process::{Child, ExitStatus};
 use std::time::Duration;
 
@@ -74,11 +73,6 @@ impl NewProcess {
     /// Lets it live on when this value is dropped.
     pub(super) fn release(&mut self) {
         self.is_released = true;
-    }
-
-    /// How it has ended, if it has.
-    pub(crate) fn exit_status(&mut self) -> io::Result<Option<ExitStatus>> {
-        self.child.try_wait()
     }
 }
 

@@ -90,8 +90,10 @@ impl Successor {
         &self.hello
     }
 
-    /// Ends the new process. The old one goes on.
+    /// Ends the new process. The old one goes on. What the new process has said of its own failure is
+    /// the reason, if it has said something.
     pub fn abandon(mut self, why: NotMoved) -> NotMoved {
+        let why = self.own_reason(&why).unwrap_or(why);
         let failed = v1::LinkFailed { sentence: why.0.clone() };
         // It is told so that its log says why; then it ends in any case.
         if self.link.send_quietly(Message::Failed(failed), soon()).is_ok() {
@@ -99,6 +101,20 @@ impl Successor {
         }
         self.process.kill();
         why
+    }
+
+    /// Why the new process has failed, as it says itself.
+    fn own_reason(&self, why: &NotMoved) -> Option<NotMoved> {
+        // The pair of a thread ends a moment before the process gives its reason, in this pair.
+        let has_ended = *why == NotMoved::because(LinkError::Ended);
+        let until = if has_ended { Nanos::now().after(REASON_PATIENCE) } else { Nanos::default() };
+        loop {
+            match self.link.receive(until) {
+                Ok(_) => {}
+                Err(LinkError::Failed(sentence)) => return Some(NotMoved(printable(&sentence))),
+                Err(_) => return None,
+            }
+        }
     }
 
     /// The pair.
@@ -162,11 +178,6 @@ impl Successor {
     pub(super) fn process_of_test(&mut self) -> &mut NewProcess {
         &mut self.process
     }
-
-    /// How the new process has ended, if it has.
-    pub(crate) fn exit_status(&mut self) -> Option<ExitStatus> {
-        self.process.exit_status().ok().flatten()
-    }
 }
 
 /// Why the new process has not said Hello.
@@ -211,6 +222,8 @@ const HELLO_PATIENCE: Duration = Duration::from_secs(60);
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// A process that was told to end writes its last lines.
 const END_PATIENCE: Duration = Duration::from_millis(500);
+/// A process that has ended one pair is about to end the others.
+const REASON_PATIENCE: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests {

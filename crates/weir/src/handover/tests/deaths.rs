@@ -13,6 +13,7 @@ use weir_wire::handover::v1;
 use weir_wire::handover::v1::link_message::Kind as Message;
 
 use super::super::decision::own;
+use super::super::link::LinkError;
 use super::super::report::{Hello, NotMoved};
 use super::super::{Predecessor, Successor};
 use super::{PATIENCE, Witness, hang, null, own_program, signal_itself, write_down};
@@ -195,6 +196,23 @@ fn the_reason_of_a_failure_is_told() {
     let command = std::process::Command::new("true");
     let error = Successor::start(command, PATIENCE, |_| {}, || true).unwrap_err();
     assert!(error.0.starts_with("true does not take over: it has ended with exit status: 0"));
+}
+
+#[test]
+fn the_reason_is_the_one_of_the_new_process_if_it_has_given_one() {
+    let abandon = |awaits_end: bool, why: NotMoved| {
+        let witness = Witness::new();
+        let command = own_program("new", &["plan", "fail", witness.path()]);
+        let mut successor = Successor::start(command, PATIENCE, |_| {}, || true).unwrap();
+        successor.plan(3, Nanos::now().after(PATIENCE)).unwrap();
+        if awaits_end {
+            successor.process_of_test().wait(Nanos::now().after(PATIENCE)).unwrap();
+        }
+        successor.abandon(why).0
+    };
+    // The pair of a shard ends before the process says why in its own.
+    assert_eq!(abandon(false, NotMoved::because(LinkError::Ended)), "my own reason");
+    assert_eq!(abandon(true, NotMoved("a guess".to_owned())), "my own reason");
 }
 
 /// Whatever the moment of its death, the old process resumes only if the new one owned nothing.
