@@ -23,6 +23,7 @@ mod redis_cluster;
 mod s_client;
 mod socket;
 mod stored;
+mod upgrade;
 mod wait;
 
 pub use admin::{Answer, Metrics};
@@ -46,4 +47,5 @@ pub use proxy::Proxy;
 pub use redis_cluster::RedisCluster;
 pub use s_client::SClient;
 pub use socket::{Socket, Upgrade, close, masked};
+pub use upgrade::{Newest, UnderWay, upgrade};
 pub use wait::{PATIENCE, now, rest, with_longer_times};

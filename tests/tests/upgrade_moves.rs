@@ -1,18 +1,18 @@
 //! `weir upgrade` while devices of every transport are connected: nobody is closed, and nothing is lost or doubled.
 
 use std::collections::HashSet;
-use std::net::SocketAddr;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, ensure};
-use rustix::process::{Pid, Signal, kill_process, test_kill_process};
-use serde_json::{Value, json};
+use rustix::process::Pid;
+use serde_json::json;
 use weir_tests::{
-    Answer, Authority, Device, Events, PATIENCE, SClient, Server, now, program, rest,
+    Answer, Authority, Device, Events, Newest, PATIENCE, SClient, Server, now, rest, upgrade,
 };
 use weir_wire::v1::{Hello, Ping, client_message, push, server_message};
 
@@ -20,39 +20,6 @@ use weir_wire::v1::{Hello, Ping, client_message, push, server_message};
 mod configuration;
 #[path = "upgrade_moves/datagrams.rs"]
 mod datagrams;
-
-/// The process that serves now. It ends with this value.
-struct Newest(Pid);
-
-impl Drop for Newest {
-    fn drop(&mut self) {
-        let _ = kill_process(self.0, Signal::KILL);
-        let deadline = now() + PATIENCE;
-        while test_kill_process(self.0).is_ok() && now() < deadline {
-            rest();
-        }
-    }
-}
-
-/// Upgrades the server, and returns the process that serves then.
-fn upgrade(server: &Server) -> Result<(Newest, Value)> {
-    let output = Command::new(program("weir")?)
-        .args(["upgrade", "--json", "--config"])
-        .arg(server.config())
-        .env_remove("WEIR_CONFIG")
-        .env("STATE_DIRECTORY", server.directory())
-        .stdin(Stdio::null())
-        .output()?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    let lines: Vec<Value> = said.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
-    let started = lines.first().and_then(|line| line["stage"]["text"].as_str());
-    let pid = started.and_then(|text| text.split(' ').nth(1)?.parse().ok());
-    let pid = pid.and_then(Pid::from_raw);
-    let newest = Newest(pid.with_context(|| format!("no process was started: {output:?}"))?);
-    ensure!(output.status.success(), "{output:?}\n{}", server.log());
-    let moved = lines.iter().find(|line| line.get("moved").is_some());
-    Ok((newest, moved.context("nothing is said of what has moved")?["moved"].clone()))
-}
 
 /// Publishes numbers, one after the other, until it is told to stop. A refused one is sent again.
 struct Publisher {
@@ -113,6 +80,14 @@ fn hear_all(device: &mut Device, count: u64) -> Result<()> {
     Ok(())
 }
 
+/// A connection that has had an answer, and may ask again.
+fn idle(http: SocketAddr) -> Result<TcpStream> {
+    let mut stream = TcpStream::connect(http)?;
+    stream.write_all(b"GET /nothing HTTP/1.1\r\nHost: a\r\n\r\n")?;
+    ensure!(stream.read(&mut [0; 512])? > 0, "it answers nothing");
+    Ok(stream)
+}
+
 /// Room for all that a fast machine publishes while the upgrades last.
 const RETAINED: &str = "[[topic_classes]]\npattern = \"feed/*\"\nretention_messages = 100000\nretention_bytes = 33554432\npublish = [\"devices\"]\n";
 
@@ -137,10 +112,16 @@ fn nobody_is_closed_and_nothing_is_lost_or_doubled() -> Result<()> {
     let mut newest = None;
     for round in 0..3 {
         publisher.await_more(20)?;
+        // One that has asked something and stays, and one that has said nothing yet.
+        let _idle = idle(http)?;
+        let _silent = TcpStream::connect(server.tcp)?;
+        server.await_metrics("the silent ones", |metrics| {
+            metrics.sum("weir_connections", "state=\"unsettled\"") == 1.0
+        })?;
         let (process, moved) = upgrade(&server)?;
         // The one before has ended by itself.
         drop(newest.replace(process));
-        ensure!(processes.insert(newest.as_ref().map(|newest| newest.0)), "it is a new process");
+        ensure!(processes.insert(newest.as_ref().map(Newest::pid)), "it is a new process");
         let count: u64 = moved["moved"]
             .as_array()
             .into_iter()
@@ -148,6 +129,8 @@ fn nobody_is_closed_and_nothing_is_lost_or_doubled() -> Result<()> {
             .filter_map(|kind| kind["count"].as_u64())
             .sum();
         ensure!(count == 4, "{moved}");
+        let stayed = json!([{"kind": "http", "count": 1}, {"kind": "unsettled", "count": 1}]);
+        ensure!(moved["stayed"] == stayed, "{moved}");
         for client in &mut clients {
             client.ping(&format!("round{round}"))?;
         }
@@ -204,7 +187,7 @@ fn the_store_changes_hands_each_time() -> Result<()> {
         ensure!(refused.is_err(), "an unknown token is let in");
         let lock = std::fs::read_to_string(server.directory().join("devices.db.lock"))?;
         let holder = lock.trim().parse().ok().and_then(Pid::from_raw);
-        ensure!(holder == newest.as_ref().map(|newest: &Newest| newest.0), "held by {holder:?}");
+        ensure!(holder == newest.as_ref().map(Newest::pid), "held by {holder:?}");
         device.send(client_message::Kind::Ping(Ping { data: b"x".to_vec() }))?;
         let heard = device.hear()?;
         ensure!(matches!(heard, Some(server_message::Kind::Pong(_))), "{heard:?}");
@@ -237,18 +220,5 @@ fn a_store_that_does_not_open_after_the_upgrade_is_tried_again() -> Result<()> {
     server.await_answer("/readyz", |answer| answer["ready"] == true)?;
     server.token("second", KEY)?;
     connect(&server, &token)?;
-    Ok(())
-}
-
-#[test]
-fn a_file_of_notices_is_refused_with_a_sentence() -> Result<()> {
-    let mut server = Server::start(
-        "[[upstreams]]\nname = \"shop\"\naddresses = [\"127.0.0.1:9\"]\n\
-         [[hooks.receivers]]\nname = \"shop\"\nupstream = \"shop\"\nevents = [\"connected\"]\n",
-    )?;
-    let Err(refused) = upgrade(&server) else { anyhow::bail!("it moves") };
-    let refused = refused.to_string();
-    ensure!(refused.contains("not upgraded: the file of hooks.notices_file"), "{refused}");
-    ensure!(server.is_alive()? && Answer::get(server.admin, "/readyz")?.status == 200);
     Ok(())
 }

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use serde_json::{Value, json};
-use weir_tests::{Datagrams, Events, PATIENCE, Server, now, rest};
+use weir_tests::{Datagrams, Events, PATIENCE, Server, now, rest, upgrade};
 
-use super::{RETAINED, upgrade};
+use super::RETAINED;
 
 /// A device that publishes numbers, one after the other, until it is told to stop. A datagram
 /// without an answer is sent again.

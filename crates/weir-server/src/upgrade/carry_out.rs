@@ -143,6 +143,7 @@ pub(crate) async fn hand_over(
                 bytes = moved.bytes,
                 "upgrade: the new process serves"
             );
+            teller.tell_stage(&Stage::Leaving { connections: all(&moved.stayed) });
             teller.tell(Line::moved(&moved, memory));
             Some(Handed { order, teller, pid })
         }

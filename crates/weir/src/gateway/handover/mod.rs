@@ -55,7 +55,8 @@ impl Gateway {
         while let Some(stage) = told.recv().await {
             report(stage);
         }
-        let moved = handed.await.unwrap_or_else(|failed| Err(NotMoved::because(failed)))?;
+        let mut moved = handed.await.unwrap_or_else(|failed| Err(NotMoved::because(failed)))?;
+        moved.stayed = self.stays();
         // What has stayed is told to come back, and finds the new process.
         if let Some(edge) = &self.edge {
             edge.drain();
@@ -73,13 +74,11 @@ impl Gateway {
         };
         let connections: Vec<_> =
             Transport::ALL.map(|transport| (transport.name(), settled(transport))).into();
-        let http = self.edge.as_ref().map_or(0, |edge| edge.connection_count() as u64);
-        let unsettled = shared.counters().unsettled() as u64;
         let own = Hello::of(&shared.config());
         let count = connections.iter().map(|(_, count)| count).sum();
         Forecast {
             connections,
-            stays: vec![("http", http), ("unsettled", unsettled)],
+            stays: self.stays(),
             refused: self.unmovable().or_else(|| refused(&own, hello, count)),
         }
     }
@@ -93,16 +92,22 @@ impl Gateway {
         })
     }
 
+    /// Connections that stay with this process, by cause: they speak HTTP, or have not said their
+    /// `Hello`.
+    fn stays(&self) -> Vec<(&'static str, u64)> {
+        let http = self.edge.as_ref().map_or(0, |edge| edge.connection_count());
+        let unsettled = self.shared.counters().unsettled();
+        vec![("http", http as u64), ("unsettled", unsettled as u64)]
+    }
+
     /// Finishes what has stayed, for `linger` at most, then ends. The new process serves.
     pub async fn leave(mut self, linger: Duration) -> Left {
         self.listening = Arc::default();
         // Its threads have some answers left to send.
         let udp = self.udp.take().map(|udp| spawn_blocking(|| udp.finish()));
         while self.listeners.join_next().await.is_some() {}
-        let stayed = |gateway: &Gateway| {
-            let http = gateway.edge.as_ref().map_or(0, |edge| edge.connection_count());
-            (gateway.shared.counters().unsettled() + http) as u64
-        };
+        let stayed =
+            |gateway: &Gateway| gateway.stays().iter().map(|(_, count)| count).sum::<u64>();
         let before = stayed(&self);
         let all = async {
             while stayed(&self) > 0 {
