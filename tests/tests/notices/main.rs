@@ -2,6 +2,7 @@
 
 mod cluster;
 mod receiver;
+mod upgrades;
 
 use std::collections::{BTreeMap, HashSet};
 

@@ -30,15 +30,33 @@ pub(super) struct Waiting {
     pub(super) has_gap: bool,
     pub(super) requests: Vec<Request>,
     pub(super) is_closed: bool,
+    /// Whether the file may be opened.
+    has_begun: bool,
 }
 
 /// What callers ask of the thread.
 pub(super) enum Request {
     SetQueues { queues: Vec<NoticeQueue>, reply: Reply<Vec<(QueueId, QueueWatch)>> },
     Recover { reply: Reply<u64> },
+    GoOn { reply: Reply<()> },
     Adopt { reply: Reply<()> },
     Page { queue: QueueId, after: Option<u64>, limits: PageLimits, reply: Reply<NoticePage> },
     Acknowledge { queue: QueueId, sequence: u64, reply: Reply<()> },
+}
+
+impl Request {
+    fn refuse(self, why: &str) {
+        let error = Error::Unavailable(why.to_owned());
+        // Askers may have gone.
+        match self {
+            Request::SetQueues { reply, .. } => drop(reply.send(Err(error))),
+            Request::Recover { reply } => drop(reply.send(Err(error))),
+            Request::Page { reply, .. } => drop(reply.send(Err(error))),
+            Request::GoOn { reply }
+            | Request::Adopt { reply }
+            | Request::Acknowledge { reply, .. } => drop(reply.send(Err(error))),
+        }
+    }
 }
 
 type Reply<T> = oneshot::Sender<Result<T, Error>>;
@@ -115,14 +133,45 @@ impl Buffer {
                 waiting = waited.unwrap_or_else(PoisonError::into_inner).0;
             }
         }
-        let is_closed = waiting.is_closed;
+        let (is_closed, has_begun) = (waiting.is_closed, waiting.has_begun);
         if is_blocked {
             let requests = std::mem::take(&mut waiting.requests);
             return Waiting { requests, is_closed, ..Waiting::default() };
         }
         let taken = std::mem::take(&mut *waiting);
-        waiting.is_closed = is_closed;
+        (waiting.is_closed, waiting.has_begun) = (is_closed, has_begun);
         taken
+    }
+
+    /// Lets the file be opened.
+    pub(super) fn begin(&self) {
+        self.lock().has_begun = true;
+        self.arrived.notify_all();
+    }
+
+    /// Waits until the file may be opened; `false`: it is closed before that.
+    pub(super) fn has_begun(&self) -> bool {
+        let waits = |waiting: &mut Waiting| !waiting.has_begun && !waiting.is_closed;
+        let waited = self.arrived.wait_while(self.lock(), waits);
+        !waited.unwrap_or_else(PoisonError::into_inner).is_closed
+    }
+
+    /// Waits so long, or until it is closed. Whether it is closed.
+    pub(super) fn closes_within(&self, time: Duration) -> bool {
+        let waits = |waiting: &mut Waiting| !waiting.is_closed;
+        let waited = self.arrived.wait_timeout_while(self.lock(), time, waits);
+        waited.unwrap_or_else(PoisonError::into_inner).0.is_closed
+    }
+
+    /// The file does not open: whoever waits for an answer is told so.
+    pub(super) fn refuse_requests(&self, why: &str) {
+        let requests = std::mem::take(&mut self.lock().requests);
+        requests.into_iter().for_each(|request| request.refuse(why));
+    }
+
+    /// Has all that was told be compared with what stands.
+    pub(super) fn note_gap(&self) {
+        self.lock().has_gap = true;
     }
 
     pub(super) fn close(&self) {

@@ -7,25 +7,28 @@
 //! ```
 
 mod buffer;
+mod later;
 mod status;
 mod tables;
 #[cfg(test)]
 mod tests;
 mod thread;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 use crate::contract::Error;
-use crate::embedded::OpenError;
+use crate::embedded::{OpenError, OpenedNotices};
 use crate::records::Millis;
 use buffer::{Buffer, Request};
+use later::Later;
 pub use status::{NoticeStatus, QueueWatch};
-use tables::Tables;
+use tables::{Tables, early};
 use thread::Writer;
 
 /// The notices of one node, in one file. Each receiver has a queue of its own.
@@ -159,27 +162,76 @@ impl Notices {
     /// # Cost
     /// Blocks. After a crash it reads the log, of at most 64 MB.
     pub fn open(path: PathBuf, source: impl NoticeSource + 'static) -> Result<Notices, OpenError> {
-        let mut opened = crate::embedded::open_notices(&path, tables::SCHEMA)?;
+        Self::open_run(&path, source, Tables::open)
+    }
+
+    /// The same in the place of the process before this one: what that has told to stand may stand
+    /// still, and [`Notices::go_on`] finds out.
+    ///
+    /// # Errors
+    /// Those of [`Notices::open`].
+    pub fn open_to_go_on(
+        path: PathBuf,
+        source: impl NoticeSource + 'static,
+    ) -> Result<Notices, OpenError> {
+        Self::open_run(&path, source, Tables::go_on)
+    }
+
+    fn open_run(
+        path: &Path,
+        source: impl NoticeSource + 'static,
+        tables: impl FnOnce(&Connection) -> rusqlite::Result<Tables>,
+    ) -> Result<Notices, OpenError> {
+        let (mut opened, tables) = opened_file(path, tables)?;
         let was_broken_off = opened.was_broken_off();
-        let failed = |error: rusqlite::Error| OpenError::Failed {
-            path: path.clone(),
-            text: error.to_string(),
-        };
-        let tables = Tables::open(&opened.connection).map_err(failed)?;
-        let buffer = Arc::new(Buffer::default());
-        let shared = Arc::clone(&buffer);
-        let run = move || {
-            // However the thread ends, nobody waits for it afterwards.
-            let _closed = shared.close_at_end();
-            let mut writer = Writer::new(&opened, tables, Box::new(source), &shared);
+        let run = move |buffer: &Buffer| {
+            let mut writer = Writer::new(&opened, tables, Box::new(source), buffer);
             writer.run();
             if writer.owes_recovery() {
                 opened.keep_mark();
             }
         };
+        Self::start(run, was_broken_off)
+    }
+
+    /// The file that the process before this one still holds, with its queues and a watch of each.
+    /// It opens as soon as it can after [`Notices::begin`]. Until then notices stay in the buffer,
+    /// and what is asked of the file waits. What that process has told to stand stands.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub fn later(
+        path: PathBuf,
+        source: impl NoticeSource + 'static,
+        queues: Vec<NoticeQueue>,
+    ) -> Result<(Notices, Vec<(QueueId, QueueWatch)>), OpenError> {
+        let queues: Vec<_> =
+            queues.into_iter().map(|queue| (queue, QueueWatch::default())).collect();
+        let known = queues.iter().zip(0..).map(|((_, watch), place)| (early(place), watch.clone()));
+        let known = known.collect();
+        let later = Later { path, source: Box::new(source), queues };
+        Ok((Self::start(move |buffer| later.run(buffer), false)?, known))
+    }
+
+    fn start(
+        run: impl FnOnce(&Buffer) + Send + 'static,
+        was_broken_off: bool,
+    ) -> Result<Notices, OpenError> {
+        let buffer = Arc::new(Buffer::default());
+        let shared = Arc::clone(&buffer);
+        let run = move || {
+            // However the thread ends, nobody waits for it afterwards.
+            let _closed = shared.close_at_end();
+            run(&shared);
+        };
         let thread = std::thread::Builder::new().name("store-notices".to_owned()).spawn(run);
         let thread = Mutex::new(Some(thread.map_err(OpenError::Thread)?));
         Ok(Notices { buffer, thread, was_broken_off })
+    }
+
+    /// Lets the file of [`Notices::later`] be opened.
+    pub fn begin(&self) {
+        self.buffer.begin();
     }
 
     /// Whether the process before this one ended without closing the file.
@@ -211,6 +263,15 @@ impl Notices {
     /// The file cannot be written. What was not told yet still stands.
     pub async fn recover(&self) -> Result<u64, Error> {
         self.ask(|reply| Request::Recover { reply }).await
+    }
+
+    /// Notes what stands now, in the place of the process before this one, and tells the ends of
+    /// what does not stand any more.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub async fn go_on(&self) -> Result<(), Error> {
+        self.ask(|reply| Request::GoOn { reply }).await
     }
 
     /// Notes what stands now, without telling anybody.
@@ -275,6 +336,17 @@ impl Notices {
         let closed = |_| Error::Unavailable("the file of notices is closed".to_owned());
         answer.await.map_err(closed)?
     }
+}
+
+/// Opens the file, or makes it.
+fn opened_file(
+    path: &Path,
+    tables: impl FnOnce(&Connection) -> rusqlite::Result<Tables>,
+) -> Result<(OpenedNotices, Tables), OpenError> {
+    let opened = crate::embedded::open_notices(path, tables::SCHEMA)?;
+    let tables = tables(&opened.connection)
+        .map_err(|error| OpenError::Failed { path: path.to_owned(), text: error.to_string() })?;
+    Ok((opened, tables))
 }
 
 impl Drop for Notices {

@@ -44,6 +44,8 @@ pub(super) struct Tables {
     /// The number of this opening of the file.
     run: i64,
     queues: BTreeMap<QueueId, Queue>,
+    /// The numbers in the file of queues that had others before it was open.
+    numbers: Vec<QueueId>,
 }
 
 /// A queue. Its rows are those from `first` to before `next`, without a gap.
@@ -65,8 +67,42 @@ impl Tables {
     /// Begins another run.
     pub(super) fn open(conn: &Connection) -> Result<Tables> {
         conn.execute("UPDATE runs SET run = run + 1", [])?;
+        Self::go_on(conn)
+    }
+
+    /// Goes on with the run of before: what stands in it stands now.
+    pub(super) fn go_on(conn: &Connection) -> Result<Tables> {
         let run = conn.query_row("SELECT run FROM runs", [], |row| row.get(0))?;
-        Ok(Tables { run, queues: BTreeMap::new() })
+        Ok(Tables { run, queues: BTreeMap::new(), numbers: Vec::new() })
+    }
+
+    /// The first queues, which have numbers and watches from [`early`] already.
+    pub(super) fn set_early(
+        &mut self,
+        conn: &Connection,
+        wanted: &[(NoticeQueue, QueueWatch)],
+    ) -> Result<()> {
+        let queues: Vec<_> = wanted.iter().map(|(queue, _)| queue.clone()).collect();
+        let made = self.set_queues(conn, &queues)?;
+        for ((id, _), (_, watch)) in made.iter().zip(wanted) {
+            if let Some(queue) = self.queues.get_mut(id) {
+                queue.watch = watch.clone();
+            }
+        }
+        self.numbers = made.into_iter().map(|(id, _)| id).collect();
+        Ok(())
+    }
+
+    /// The number in the file.
+    fn number(&self, id: QueueId) -> QueueId {
+        let mut all = self.numbers.iter().zip(0..);
+        all.find(|(_, place)| early(*place) == id).map_or(id, |(number, _)| *number)
+    }
+
+    /// The number by which others know a queue.
+    fn known(&self, number: QueueId) -> QueueId {
+        let mut all = self.numbers.iter().zip(0..);
+        all.find(|(known, _)| **known == number).map_or(number, |(_, place)| early(place))
     }
 
     /// The queues with their numbers.
@@ -112,7 +148,7 @@ impl Tables {
             let watch = self.queues.get(&id).map(|queue| queue.watch.clone()).unwrap_or_default();
             let queue = Queue::read(conn, id, limits.clone(), watch.clone())?;
             queues.insert(id, queue);
-            made.push((id, watch));
+            made.push((self.known(id), watch));
         }
         self.queues = queues;
         Ok(made)
@@ -153,6 +189,7 @@ impl Tables {
         at: Millis,
         body: &str,
     ) -> Result<()> {
+        let id = self.number(id);
         let Some(queue) = self.queues.get_mut(&id) else { return Ok(()) };
         let sql = "INSERT INTO notices (place, at, body) VALUES (?, ?, ?)";
         execute(conn, sql, &[&place(id, queue.next), &integer(at), &body.as_bytes()])?;
@@ -164,14 +201,14 @@ impl Tables {
 
     /// Notes that something was forgotten before it got a number.
     pub(super) fn count_forgotten(&mut self, id: QueueId, count: u64) {
-        if let Some(queue) = self.queues.get_mut(&id) {
+        if let Some(queue) = self.queues.get_mut(&self.number(id)) {
             queue.dropped += count;
             queue.is_changed = true;
         }
     }
 
     pub(super) fn acknowledge(&mut self, id: QueueId, sequence: u64) {
-        if let Some(queue) = self.queues.get_mut(&id)
+        if let Some(queue) = self.queues.get_mut(&self.number(id))
             && sequence > queue.acknowledged
         {
             queue.acknowledged = sequence.min(queue.next - 1);
@@ -260,6 +297,7 @@ impl Tables {
         after: Option<u64>,
         limits: PageLimits,
     ) -> Result<Option<NoticePage>> {
+        let id = self.number(id);
         let Some(queue) = self.queues.get(&id) else { return Ok(None) };
         let after = after.unwrap_or(queue.acknowledged).min(queue.next - 1);
         let mut page = NoticePage {
@@ -374,6 +412,11 @@ impl Queue {
         let [first, next, acknowledged, bytes, dropped] = values.map(integer);
         execute(conn, sql, &[&first, &next, &acknowledged, &bytes, &dropped, &id.0]).map(drop)
     }
+}
+
+/// The number of a queue before the file is open, by its place. The file gives none below 1.
+pub(super) fn early(place: i64) -> QueueId {
+    QueueId(-1 - place)
 }
 
 fn execute(conn: &Connection, sql: &str, values: &[&dyn ToSql]) -> Result<usize> {

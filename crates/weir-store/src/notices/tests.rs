@@ -275,3 +275,121 @@ async fn another_file_and_a_held_file_are_refused() {
     let error = Notices::open(fixture.path(), Scripted::default()).err().unwrap().to_string();
     assert!(error.ends_with("is no file of notices"), "{error}");
 }
+
+/// What a process does that takes the place of another one: its queues have numbers before the file
+/// is open.
+fn later(fixture: &Fixture, queues: Vec<NoticeQueue>) -> (Notices, Vec<(QueueId, QueueWatch)>) {
+    let made = Notices::later(fixture.path(), fixture.source.clone(), queues).unwrap();
+    *fixture.source.queues.lock().unwrap() = made.1.iter().map(|(id, _)| *id).collect();
+    made
+}
+
+#[tokio::test]
+async fn a_file_changes_hands_and_nothing_is_lost_or_told_twice() {
+    let fixture = Fixture::new();
+    let (first, made) = fixture.open(vec![queue("a"), queue("gone")]).await;
+    let stream = first.page(made[0].0, None, ALL).await.unwrap().stream;
+    first.tell(fixture.source.begins("c1"));
+    first.tell(fixture.source.begins("c2"));
+    texts(&first, made[0].0, &made[0].1, 2).await;
+    first.acknowledge(made[0].0, 1).await.unwrap();
+    let last = fixture.source.notice("last of the first", Change::None);
+
+    let (second, made) = later(&fixture, vec![queue("new"), queue("a")]);
+    let [(_, new_watch), (a, watch)] = &made[..] else { panic!("two queues") };
+    // Both tell something before the file is free.
+    first.tell(last);
+    second.begin();
+    second.tell(fixture.source.ends("c1"));
+    second.tell(fixture.source.begins("c2"));
+    second.tell(fixture.source.begins("c3"));
+    let asked = second.page(*a, None, ALL);
+    drop(first);
+    // The second one has told nothing of c2: the first has.
+    let heard = texts(&second, *a, watch, 5).await;
+    assert_eq!(heard, ["c1 begins", "c2 begins", "last of the first", "c1 ends", "c3 begins"]);
+    let page = asked.await.unwrap();
+    assert_eq!((page.after, page.stream), (1, stream));
+    assert_eq!(new_watch.status().kept, 2);
+    // Another configuration, and the numbers stay.
+    let again = second.set_queues(vec![queue("a"), queue("new")]).await.unwrap();
+    assert_eq!(again.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [*a, made[0].0]);
+    second.acknowledge(*a, 5).await.unwrap();
+    drop(second);
+
+    // A third one goes on from there, and a restart after it tells who was left.
+    let (third, made) = later(&fixture, vec![queue("a")]);
+    third.begin();
+    third.tell(fixture.source.ends("c2"));
+    let (a, watch) = &made[0];
+    assert_eq!(texts(&third, *a, watch, 6).await[5], "c2 ends");
+    drop(third);
+    let (fourth, made) = fixture.open(vec![queue("a")]).await;
+    assert_eq!(fourth.recover().await, Ok(1));
+    let heard = texts(&fourth, made[0].0, &made[0].1, 7).await;
+    assert_eq!(heard[6], "c3 ended by crash: about c3");
+}
+
+#[tokio::test]
+async fn who_takes_over_from_a_process_that_crashed_says_so_and_compares() {
+    let fixture = Fixture::new();
+    let (first, made) = fixture.open(vec![queue("a")]).await;
+    for key in ["c1", "c2"] {
+        first.tell(fixture.source.begins(key));
+    }
+    texts(&first, made[0].0, &made[0].1, 2).await;
+    drop(first);
+    // What a process leaves that was killed.
+    std::fs::write(fixture.path().with_extension("db.lock"), "4711\n").unwrap();
+    let (second, made) = later(&fixture, vec![queue("a")]);
+    *fixture.source.standing.lock().unwrap() =
+        vec![fixture.source.begins("c2"), fixture.source.begins("c3")];
+    second.begin();
+    let heard = texts(&second, made[0].0, &made[0].1, 5).await;
+    assert_eq!(heard[2..], ["Crash", "c1 ended by gap: about c1", "c3 begins"]);
+}
+
+#[tokio::test]
+async fn a_file_that_does_not_open_refuses_questions_and_keeps_notices() {
+    let fixture = Fixture::new();
+    std::fs::create_dir(fixture.path()).unwrap();
+    let (notices, made) = later(&fixture, vec![queue("a")]);
+    notices.tell(fixture.source.notice("one", Change::None));
+    notices.begin();
+    let refused = notices.page(made[0].0, None, ALL).await.unwrap_err();
+    assert!(matches!(refused, Error::Unavailable(_)), "{refused}");
+    assert_eq!(notices.buffered(), 1);
+    std::fs::remove_dir(fixture.path()).unwrap();
+    assert_eq!(texts(&notices, made[0].0, &made[0].1, 1).await, ["one"]);
+}
+
+#[tokio::test]
+async fn a_file_that_may_not_be_opened_is_not_touched() {
+    let fixture = Fixture::new();
+    let (notices, made) = later(&fixture, vec![queue("a")]);
+    notices.tell(fixture.source.notice("one", Change::None));
+    let asked = notices.page(made[0].0, None, ALL);
+    notices.close();
+    assert!(asked.await.is_err());
+    assert!(!fixture.path().exists());
+}
+
+#[tokio::test]
+async fn who_goes_on_in_another_file_tells_the_ends_of_what_stands_no_more() {
+    let fixture = Fixture::new();
+    let (first, made) = fixture.open(vec![queue("a")]).await;
+    for key in ["c1", "c2"] {
+        first.tell(fixture.source.begins(key));
+    }
+    texts(&first, made[0].0, &made[0].1, 2).await;
+    drop(first);
+    let second = Notices::open_to_go_on(fixture.path(), fixture.source.clone()).unwrap();
+    let made = second.set_queues(vec![queue("a")]).await.unwrap();
+    *fixture.source.queues.lock().unwrap() = vec![made[0].0];
+    *fixture.source.standing.lock().unwrap() =
+        vec![fixture.source.begins("c2"), fixture.source.begins("c3")];
+    second.go_on().await.unwrap();
+    second.tell(fixture.source.ends("c3"));
+    let heard = texts(&second, made[0].0, &made[0].1, 4).await;
+    assert_eq!(heard[2..], ["c1 ended by gap: about c1", "c3 ends"]);
+}

@@ -7,8 +7,9 @@ use rusqlite::Connection;
 use tracing::warn;
 
 use super::buffer::{Buffer, Request, Waiting};
+use super::status::QueueWatch;
 use super::tables::Tables;
-use super::{Change, Loss, NewNotice, NoticeSource, Standing};
+use super::{Change, Loss, NewNotice, NoticeQueue, NoticeSource, Standing};
 use crate::contract::Error;
 use crate::embedded::OpenedNotices;
 
@@ -102,6 +103,7 @@ impl<'a> Writer<'a> {
                 let _ = reply.send(made);
             }
             Request::Recover { reply } => drop(reply.send(self.recover())),
+            Request::GoOn { reply } => drop(reply.send(self.go_on())),
             Request::Adopt { reply } => {
                 let adopted = self.transact(|tables, conn, source| {
                     let standing = source.standing();
@@ -125,15 +127,39 @@ impl<'a> Writer<'a> {
         }
     }
 
+    /// Uses the queues that had their numbers before the file was open, in the place of the process
+    /// before this one.
+    pub(super) fn take_over(&mut self, queues: &[(NoticeQueue, QueueWatch)]) -> Result<(), Error> {
+        let was_broken_off = self.was_broken_off;
+        self.transact(|tables, conn, source| {
+            tables.set_early(conn, queues)?;
+            if was_broken_off { tell_crash(tables, conn, source) } else { Ok(()) }
+        })?;
+        if std::mem::take(&mut self.was_broken_off) {
+            self.buffer.note_gap();
+        }
+        Ok(())
+    }
+
+    /// Notes what stands now, in the place of the process before this one, and tells the ends of
+    /// what does not.
+    fn go_on(&mut self) -> Result<(), Error> {
+        let was_broken_off = self.was_broken_off;
+        self.transact(|tables, conn, source| {
+            if was_broken_off {
+                tell_crash(tables, conn, source)?;
+            }
+            let now = tell_ends(tables, conn, source)?;
+            now.iter().try_for_each(|notice| tables.adopt(conn, notice))
+        })?;
+        self.was_broken_off = false;
+        Ok(())
+    }
+
     /// Tells the ends that an earlier process could not tell.
     fn recover(&mut self) -> Result<u64, Error> {
         if self.was_broken_off {
-            self.transact(|tables, conn, source| {
-                let (now, body) = (source.now(), source.lost(Loss::Crash));
-                let old = tables.queues().filter(|(_, queue)| !queue.is_new());
-                let old: Vec<_> = old.map(|(id, _)| *id).collect();
-                old.into_iter().try_for_each(|id| tables.append_to(conn, id, now, &body))
-            })?;
+            self.transact(tell_crash)?;
             self.was_broken_off = false;
         }
         let mut count = 0;
@@ -179,6 +205,18 @@ impl<'a> Writer<'a> {
     }
 }
 
+/// Tells all receivers that know of something that the process before this one has crashed.
+fn tell_crash(
+    tables: &mut Tables,
+    conn: &Connection,
+    source: &dyn NoticeSource,
+) -> rusqlite::Result<()> {
+    let (now, body) = (source.now(), source.lost(Loss::Crash));
+    let old = tables.queues().filter(|(_, queue)| !queue.is_new());
+    let old: Vec<_> = old.map(|(id, _)| *id).collect();
+    old.into_iter().try_for_each(|id| tables.append_to(conn, id, now, &body))
+}
+
 /// Compares what was told with what stands, after beginnings and ends were forgotten. Ends come
 /// first: a device that has come back is told to have gone before it is told to be there.
 fn reconcile(
@@ -186,6 +224,16 @@ fn reconcile(
     conn: &Connection,
     source: &dyn NoticeSource,
 ) -> rusqlite::Result<()> {
+    let now = tell_ends(tables, conn, source)?;
+    now.iter().try_for_each(|notice| tables.append(conn, notice))
+}
+
+/// Tells the ends of what was told to stand and does not. Returns what stands.
+fn tell_ends(
+    tables: &mut Tables,
+    conn: &Connection,
+    source: &dyn NoticeSource,
+) -> rusqlite::Result<Vec<NewNotice>> {
     let now = source.standing();
     let keys: HashSet<&str> = now.iter().filter_map(key_of).collect();
     let mut after = String::new();
@@ -199,7 +247,8 @@ fn reconcile(
             tables.append(conn, &NewNotice { change: Change::Ends(key.clone()), ..notice })?;
         }
     }
-    now.iter().try_for_each(|notice| tables.append(conn, notice))
+    drop(keys);
+    Ok(now)
 }
 
 fn key_of(notice: &NewNotice) -> Option<&str> {

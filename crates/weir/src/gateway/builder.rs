@@ -258,7 +258,8 @@ impl GatewayBuilder {
         let udp = udp::bind(&config, &resources, |addr| passed.take_datagrams(addr));
         let udp = udp.map_err(StartError::listen_udp)?;
         let (counters, own) = (Arc::<Counters>::default(), OwnNode::default());
-        let (backends, questions, notices) = backends(&config, &counters, &own).await?;
+        let old = incoming.map(Incoming::process);
+        let (backends, questions, notices) = backends(&config, &counters, &own, old).await?;
         let start_tls =
             |workers| tls::Service::start(&config, workers, signing_keys, Arc::clone(&counters));
         let tls = settling.tls.as_ref().map(start_tls).transpose()?;
@@ -298,6 +299,9 @@ impl GatewayBuilder {
             None => TakenFront::default(),
             Some(incoming) => incoming.own(&shared, &taken).map_err(StartError::TakeOver)?,
         };
+        if incoming.is_some() {
+            shared.notices.go_on();
+        }
         join_cluster(&shared, events).await;
         let handle = Handle::new(shared, on_publish);
         let udp = udp::start(&handle, udp, remembered).map_err(StartError::Udp)?;
@@ -355,6 +359,7 @@ async fn backends(
     config: &Config,
     counters: &Arc<Counters>,
     own: &OwnNode,
+    old: Option<u32>,
 ) -> Result<(Arc<Backends>, Arc<Questions>, Arc<Notices>), StartError> {
     let backends = Arc::new(Backends::new(config)?);
     let questions = Questions::new(
@@ -364,7 +369,7 @@ async fn backends(
         Arc::new(Tracer::new(&config.telemetry)),
     );
     let notices = Notices::new(Arc::clone(&backends), own.clone());
-    notices.start(config).await?;
+    notices.start(config, old).await?;
     Ok((backends, questions, notices))
 }
 

@@ -74,6 +74,8 @@ pub struct Gateway {
     udp: Option<udp::Running>,
     /// The admin API, and the sender that ends it, also when dropped.
     admin: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
+    /// Closes the file of notices after this gateway was handed over.
+    last_notices: Option<JoinHandle<()>>,
     started: Box<Started>,
 }
 
@@ -517,6 +519,7 @@ async fn launch(
         dispatchers,
         reports,
         services,
+        last_notices: None,
         udp: None,
         admin,
         started,

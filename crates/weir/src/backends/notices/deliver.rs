@@ -9,8 +9,9 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Method, Request};
 use http_body_util::{BodyExt as _, Limited};
-use tokio::task::AbortHandle;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tracing::{info, warn};
 use weir_engine::OwnNode;
 use weir_store::PageLimits;
@@ -30,7 +31,9 @@ pub(super) struct Tasks {
 
 struct Running {
     receiver: Arc<Receiver>,
-    task: AbortHandle,
+    task: JoinHandle<()>,
+    /// Tells the task to end after the request that is under way.
+    stop: watch::Sender<bool>,
 }
 
 /// Sends the notices of one receiver.
@@ -61,9 +64,19 @@ impl Tasks {
             self.running.entry(receiver.name().to_owned()).or_insert_with(|| {
                 let receiver = Arc::clone(receiver);
                 let delivery = Delivery { receiver: Arc::clone(&receiver), file, backends, own };
-                Running { receiver, task: tokio::spawn(delivery.run()).abort_handle() }
+                let (stop, stopped) = watch::channel(false);
+                Running { receiver, task: tokio::spawn(delivery.run(stopped)), stop }
             });
         }
+    }
+
+    /// Tells all tasks to end after the request that is under way, and returns them.
+    pub(super) fn finish(&mut self) -> Vec<JoinHandle<()>> {
+        let finish = |(_, Running { task, stop, .. }): (_, Running)| {
+            stop.send_replace(true);
+            task
+        };
+        self.running.drain().map(finish).collect()
     }
 
     /// Ends all tasks.
@@ -79,15 +92,22 @@ impl Drop for Tasks {
 }
 
 impl Delivery {
-    async fn run(self) {
+    async fn run(self, mut stop: watch::Receiver<bool>) {
         let Receiver { config, watch, counts, .. } = &*self.receiver;
-        let mut pause = PAUSE_MIN;
-        loop {
+        let due = async || {
             while watch.status().waiting == 0 {
                 watch.arrived().await;
             }
             if watch.status().waiting < config.batch_max as u64 {
                 sleep(config.batch_delay).await;
+            }
+        };
+        let mut pause = PAUSE_MIN;
+        loop {
+            tokio::select! {
+                biased;
+                _ = stop.wait_for(|is_stopped| *is_stopped) => return,
+                () = due() => {}
             }
             let Err(error) = self.deliver().await else {
                 pause = PAUSE_MIN;
@@ -101,7 +121,9 @@ impl Delivery {
                 warn!(receiver = config.name, error, "notices are not delivered; they wait");
             }
             // Between half of the pause and all of it: receivers of several nodes do not try as one.
-            sleep(pause.mul_f64(rand::random_range(0.5..=1.0))).await;
+            let now = pause.mul_f64(rand::random_range(0.5..=1.0));
+            // Told to end, it does so above.
+            let _ = timeout(now, stop.wait_for(|is_stopped| *is_stopped)).await;
             pause = (pause * 2).min(config.backoff_max);
         }
     }

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use tokio::task::spawn_blocking;
+use tokio::task::{AbortHandle, JoinHandle, spawn_blocking};
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 use weir_engine::{ConnId, OwnNode};
@@ -43,6 +43,8 @@ pub(crate) struct Notices {
     receivers: ArcSwap<Receivers>,
     /// Present from the first receiver on.
     file: ArcSwapOption<weir_store::Notices>,
+    /// The process before this one holds the file until it has handed over.
+    is_awaited: AtomicBool,
     own: OwnNode,
     backends: Arc<Backends>,
     /// The time of accept order 0, in microseconds since 1970.
@@ -50,6 +52,14 @@ pub(crate) struct Notices {
     /// Lists what stands now.
     present: OnceLock<Present>,
     tasks: Mutex<deliver::Tasks>,
+}
+
+/// How the file is opened.
+#[derive(Debug, Clone, Copy)]
+enum Begin {
+    Anew,
+    /// What the process with this number has told goes on.
+    InPlaceOf(u32),
 }
 
 /// Calls the function with everything that stands now.
@@ -129,6 +139,7 @@ impl Notices {
             is_on: AtomicBool::new(false),
             receivers: ArcSwap::default(),
             file: ArcSwapOption::empty(),
+            is_awaited: AtomicBool::new(false),
             own,
             backends,
             began_micros: AtomicU64::new(u64::try_from(unix_time().as_micros()).unwrap_or(0)),
@@ -139,9 +150,27 @@ impl Notices {
 
     /// Opens the file if there is a receiver, and tells the ends that a crash has left untold. Call
     /// it before anything is told.
-    pub(crate) async fn start(self: &Arc<Self>, config: &Config) -> Result<(), NoticesError> {
-        self.open(config).await?;
+    ///
+    /// `old`: the process in whose place this one comes. It may hold the file. Nothing is told then
+    /// before [`Notices::go_on`].
+    pub(crate) async fn start(
+        self: &Arc<Self>,
+        config: &Config,
+        old: Option<u32>,
+    ) -> Result<(), NoticesError> {
+        let begin = match old {
+            Some(process) => Begin::InPlaceOf(process),
+            None => Begin::Anew,
+        };
+        self.open(config, begin).await?;
         let Some(file) = self.file.load_full() else { return Ok(()) };
+        if old.is_some() {
+            if self.receivers.load().is_empty() {
+                let made = Receivers::make(&file, config, &Receivers::default()).await?;
+                self.receivers.store(Arc::new(made));
+            }
+            return Ok(());
+        }
         let made = Receivers::make(&file, config, &self.receivers.load()).await?;
         self.receivers.store(Arc::new(made));
         if file.was_broken_off() {
@@ -154,6 +183,43 @@ impl Notices {
         Ok(())
     }
 
+    /// This process owns everything from now on.
+    pub(crate) fn go_on(self: &Arc<Self>) {
+        let Some(file) = self.file.load_full() else { return };
+        self.begin(&file);
+        if self.is_awaited.load(Ordering::Relaxed) {
+            file.begin();
+            return;
+        }
+        tokio::spawn(async move {
+            if let Err(error) = file.go_on().await {
+                warn!(%error, "the file of notices does not know what stands");
+            }
+        });
+    }
+
+    /// Another process owns everything: closes the file for it, with all that was told. A request
+    /// that is under way is waited for, but not long; without an answer its notices are sent again.
+    pub(crate) async fn hand_over(&self) {
+        let Some(file) = self.file.load_full() else { return };
+        self.is_on.store(false, Ordering::Relaxed);
+        let tasks = self.tasks().finish();
+        let aborts: Vec<_> = tasks.iter().map(JoinHandle::abort_handle).collect();
+        let all = async {
+            for task in tasks {
+                // One that has failed has reported it.
+                let _ = task.await;
+            }
+        };
+        if timeout(LAST_REQUESTS, all).await.is_err() {
+            info!("a receiver has not answered yet: its notices are sent again");
+            aborts.iter().for_each(AbortHandle::abort);
+        }
+        if spawn_blocking(move || file.close()).await.is_err() {
+            warn!("the file of notices did not close in order");
+        }
+    }
+
     /// Sets what lists everything that stands. It is called after a loss.
     pub(crate) fn list_by(&self, present: Present) {
         // It is set once.
@@ -164,7 +230,7 @@ impl Notices {
     ///
     /// Errors: the file cannot be used.
     pub(crate) async fn prepare(self: &Arc<Self>, config: &Config) -> Result<(), ConfigError> {
-        self.open(config).await.map_err(|error| ConfigError {
+        self.open(config, Begin::Anew).await.map_err(|error| ConfigError {
             key: "hooks.notices_file".to_owned(),
             value: format!("{:?}", config.hooks.notices_file),
             allowed: format!("a file that can be used ({error})"),
@@ -323,12 +389,12 @@ impl Notices {
         }
     }
 
-    async fn open(self: &Arc<Self>, config: &Config) -> Result<(), NoticesError> {
+    async fn open(self: &Arc<Self>, config: &Config, begin: Begin) -> Result<(), NoticesError> {
         if config.hooks.receivers.is_empty() || self.file.load().is_some() {
             return Ok(());
         }
         let path = file_path(&config.hooks.notices_file)?;
-        let source = Source::new(self);
+        let (source, of_file) = (Source::new(self), path.clone());
         let opened = spawn_blocking(move || {
             if let Some(directory) = path.parent().filter(|path| !path.as_os_str().is_empty()) {
                 make_private_directory(directory).map_err(|error| NoticesError::Directory {
@@ -336,10 +402,27 @@ impl Notices {
                     error,
                 })?;
             }
-            Ok::<_, NoticesError>(weir_store::Notices::open(path, source)?)
+            Ok::<_, NoticesError>(match begin {
+                Begin::Anew => weir_store::Notices::open(path, source)?,
+                Begin::InPlaceOf(_) => weir_store::Notices::open_to_go_on(path, source)?,
+            })
         });
         let ended = |error| weir_store::Error::Unavailable(format!("opening has ended: {error}"));
-        self.file.store(Some(Arc::new(opened.await.map_err(ended)??)));
+        let file = match (opened.await.map_err(ended)?, begin) {
+            (
+                Err(NoticesError::Open(OpenError::Held { holder: Some(holder), .. })),
+                Begin::InPlaceOf(old),
+            ) if holder == old => {
+                let queues = receiver::queues_of(config);
+                let (file, made) = weir_store::Notices::later(of_file, Source::new(self), queues)?;
+                let receivers = Receivers::with(made, config, &Receivers::default());
+                self.receivers.store(Arc::new(receivers));
+                self.is_awaited.store(true, Ordering::Relaxed);
+                file
+            }
+            (opened, _) => opened?,
+        };
+        self.file.store(Some(Arc::new(file)));
         Ok(())
     }
 
@@ -448,4 +531,6 @@ const CONN: char = 'c';
 const TOPIC: char = 't';
 /// Of one request, and of one page of the admin API.
 const PAGE_BYTES_MAX: usize = 1 << 20;
+/// Meanwhile the notices of the next process wait in its memory.
+const LAST_REQUESTS: Duration = Duration::from_secs(2);
 const FINISH_INTERVAL: Duration = Duration::from_millis(10);

@@ -59,8 +59,17 @@ impl Receivers {
         config: &Config,
         before: &Receivers,
     ) -> Result<Receivers, Error> {
+        let made = file.set_queues(queues_of(config)).await?;
+        Ok(Self::with(made, config, before))
+    }
+
+    /// The same with queues that are there.
+    pub(super) fn with(
+        made: Vec<(QueueId, QueueWatch)>,
+        config: &Config,
+        before: &Receivers,
+    ) -> Receivers {
         let wanted = &config.hooks.receivers;
-        let made = file.set_queues(wanted.iter().map(queue_of).collect()).await?;
         let list = wanted.iter().zip(made).map(|(receiver, (queue, watch))| {
             let known = before.list.iter().find(|known| known.queue == queue);
             let secret = match receiver.secret.is_empty() {
@@ -81,7 +90,7 @@ impl Receivers {
                 counts: known.map(|known| Arc::clone(&known.counts)).unwrap_or_default(),
             })
         });
-        Ok(Receivers::of(list.collect()))
+        Receivers::of(list.collect())
     }
 
     fn of(list: Vec<Arc<Receiver>>) -> Receivers {
@@ -160,13 +169,15 @@ impl Receiver {
     }
 }
 
-fn queue_of(receiver: &ReceiverConfig) -> NoticeQueue {
-    NoticeQueue {
+/// The queues of all receivers, in their order.
+pub(super) fn queues_of(config: &Config) -> Vec<NoticeQueue> {
+    let queue_of = |receiver: &ReceiverConfig| NoticeQueue {
         name: receiver.name.clone(),
         notices_max: receiver.queue_notices_max as u64,
         bytes_max: receiver.queue_bytes_max as u64,
         keep: receiver.keep,
-    }
+    };
+    config.hooks.receivers.iter().map(queue_of).collect()
 }
 
 /// Whether notices of the event name a topic.

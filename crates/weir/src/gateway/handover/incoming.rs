@@ -47,6 +47,11 @@ impl Incoming {
         Incoming { predecessor }
     }
 
+    /// The number of the old process.
+    pub(in crate::gateway) fn process(&self) -> u32 {
+        self.predecessor.pid()
+    }
+
     /// Takes what comes before the pause. It blocks.
     pub(in crate::gateway) fn prepare(&self, shards: usize) -> Result<TakenParts, NotMoved> {
         let until = Nanos::now().after(PATIENCE);

@@ -57,6 +57,9 @@ impl Gateway {
         }
         let mut moved = handed.await.unwrap_or_else(|failed| Err(NotMoved::because(failed)))?;
         moved.stayed = self.stays();
+        let shared = Arc::clone(&self.shared);
+        // The new process waits for the file.
+        self.last_notices = Some(tokio::spawn(async move { shared.notices.hand_over().await }));
         // What has stayed is told to come back, and finds the new process.
         if let Some(edge) = &self.edge {
             edge.drain();
@@ -76,20 +79,7 @@ impl Gateway {
             Transport::ALL.map(|transport| (transport.name(), settled(transport))).into();
         let own = Hello::of(&shared.config());
         let count = connections.iter().map(|(_, count)| count).sum();
-        Forecast {
-            connections,
-            stays: self.stays(),
-            refused: self.unmovable().or_else(|| refused(&own, hello, count)),
-        }
-    }
-
-    /// What this gateway has and cannot hand over.
-    fn unmovable(&self) -> Option<String> {
-        self.shared.notices.buffer().map(|_| {
-            "the file of hooks.notices_file does not change hands: restart instead, or remove \
-             hooks.receivers"
-                .to_owned()
-        })
+        Forecast { connections, stays: self.stays(), refused: refused(&own, hello, count) }
     }
 
     /// Connections that stay with this process, by cause: they speak HTTP, or have not said their
@@ -122,6 +112,10 @@ impl Gateway {
             && udp.await.is_err()
         {
             warn!("the threads for datagrams did not end in order");
+        }
+        if let Some(last) = self.last_notices.take() {
+            // It has an end, and reports a failure itself.
+            let _ = last.await;
         }
         self.services.shutdown().await;
         self.shared.events.close();
