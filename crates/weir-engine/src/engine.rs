@@ -115,7 +115,7 @@ impl Engine {
     fn start_all(
         settings: &ShardSettings,
         budget: Arc<Budget>,
-        fronts: Vec<(Box<dyn Front>, Option<usize>, Option<Source>)>,
+        fronts: Vec<Place>,
     ) -> io::Result<(Engine, Vec<Vec<Taken>>)> {
         if fronts.is_empty() || fronts.len() > SHARDS_MAX {
             let message =
@@ -198,9 +198,13 @@ impl Drop for Engine {
 /// connections that it has taken over.
 type Starting = (Handle, Receiver<io::Result<Vec<Taken>>>);
 
+/// What a shard begins with: its front, its processor, and another process's shard in whose place
+/// it begins.
+type Place = (Box<dyn Front>, Option<usize>, Option<Source>);
+
 fn start_shard(
     index: u8,
-    (front, cpu, source): (Box<dyn Front>, Option<usize>, Option<Source>),
+    (front, cpu, source): Place,
     settings: &ShardSettings,
     budget: &Arc<Budget>,
 ) -> io::Result<Starting> {

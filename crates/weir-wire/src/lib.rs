@@ -45,7 +45,7 @@ pub mod v1 {
 pub mod handover {
     /// Version 1.
     #[expect(missing_docs, reason = "generated; the .proto is the document")]
-    #[expect(clippy::pedantic, clippy::allow_attributes_without_reason, reason = "generated")]
+    #[expect(clippy::pedantic, reason = "generated")]
     pub mod v1 {
         include!(concat!(env!("OUT_DIR"), "/weir.handover.v1.rs"));
     }

@@ -269,6 +269,9 @@ mod tests {
         StandsForEver,
     }
 
+    /// Notes what may happen next.
+    type Add<'a> = dyn FnMut(&dyn Fn(&mut World)) + 'a;
+
     impl World {
         fn begin(has_outsider: bool) -> World {
             World {
@@ -311,7 +314,7 @@ mod tests {
             all
         }
 
-        fn old_goes_on(&self, mistake: Mistake, add: &mut dyn FnMut(&dyn Fn(&mut World))) {
+        fn old_goes_on(&self, mistake: Mistake, add: &mut Add<'_>) {
             let hears = |world: &mut World| match world.to_old.is_empty() {
                 false => world.to_old.remove(0),
                 true if world.new_ended.is_some() => Word::End,
@@ -333,7 +336,10 @@ mod tests {
                     match mistake {
                         Mistake::ResumesWithoutKilling => world.old = Some(OldSide::Kept),
                         Mistake::KillsAtOnce => world.old = Some(OldSide::Kill),
-                        _ => {}
+                        Mistake::None
+                        | Mistake::TakesTheEndForNo
+                        | Mistake::OwnsTooEarly
+                        | Mistake::StandsForEver => {}
                     }
                 }),
                 Some(OldSide::GoOn) => add(&|world| {
@@ -354,7 +360,7 @@ mod tests {
             }
         }
 
-        fn new_goes_on(&self, mistake: Mistake, add: &mut dyn FnMut(&dyn Fn(&mut World))) {
+        fn new_goes_on(&self, mistake: Mistake, add: &mut Add<'_>) {
             match self.new {
                 NewSide::Listen => {
                     let end = if self.old_died { Word::End } else { Word::Nothing };

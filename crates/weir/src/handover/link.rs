@@ -503,7 +503,7 @@ mod tests {
 
     #[test]
     fn parts_arrive_whole_whatever_their_size() {
-        let pattern = |length| (0..length).map(|n: usize| (n % 251) as u8).collect::<Vec<u8>>();
+        let pattern = |length| (0..=250).cycle().take(length).collect::<Vec<u8>>();
         for length in [0, 1, 65_535, 65_536, 65_537, 131_072, 3_000_000] {
             for count in [0, 1, 253, 254, 1_200] {
                 let bytes = pattern(length);
