@@ -3,6 +3,7 @@
 //! Conditions are awaited, never slept for; a time-out only says that a test has failed.
 
 mod ends;
+mod fixture;
 mod formats;
 mod handover;
 mod look;
