@@ -20,6 +20,8 @@ use weir_wire::v1::{Hello, Ping, client_message, push, server_message};
 mod configuration;
 #[path = "upgrade_moves/datagrams.rs"]
 mod datagrams;
+#[path = "upgrade_moves/formats.rs"]
+mod formats;
 
 /// Publishes numbers, one after the other, until it is told to stop. A refused one is sent again.
 struct Publisher {
@@ -141,7 +143,8 @@ fn nobody_is_closed_and_nothing_is_lost_or_doubled() -> Result<()> {
     let mut next = 0;
     while next < count {
         let event = events.expect("")?;
-        ensure!(event.data["text"] == next.to_string(), "{event:?} came where {next} is due");
+        let number = event.data["text"].as_str().and_then(|text| text.parse().ok());
+        ensure!(number == Some(next), "{event:?} came where {next} is due");
         next += 1;
     }
     plain.send(client_message::Kind::Ping(Ping { data: b"x".to_vec() }))?;

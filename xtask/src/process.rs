@@ -120,4 +120,5 @@ pub(crate) fn shown(command: &Command) -> String {
 
 /// Features that the shipped programs lack by default, for all steps that build code. They need no
 /// further crates.
-pub(crate) const FEATURES: &str = "--features weir-server/otlp,weir-tests/otlp";
+pub(crate) const FEATURES: &str =
+    "--features weir-server/otlp,weir-server/next-format,weir-tests/otlp";

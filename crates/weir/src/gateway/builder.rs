@@ -1,13 +1,14 @@
 //! The builder: everything that a gateway gets before it starts.
 
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use rustls::sign::SigningKey;
 use weir_broker::{Answer, Broker, EventHandler};
-use weir_engine::{Budget, Engine, OwnNode, Transport};
+use weir_engine::{Budget, Engine, OwnNode, Source, Taken, Transport};
 
-use super::bind::{Passed, addrs, bind_admin, bind_all};
+use super::bind::{Bound, Passed, addrs, bind_admin, bind_all};
 use super::handover::{Incoming, TakenFront};
 use super::{Gateway, OWN_DESCRIPTORS, Settling, StartError, Started, launch, start_shards};
 use crate::admin::{AdminPage, OfProgram};
@@ -23,6 +24,7 @@ use crate::base::profiler::Profiler;
 use crate::base::reloader::Reloader;
 use crate::base::threads::{OpenFiles, Resources, raise_open_files};
 use crate::cluster::{self, BrokerEvents, OpenBroker};
+use crate::connection::listener::Buffers;
 use crate::core::handle::{FromDevice, Handle, OnPublish, Refusal};
 use crate::core::publishing::Publishing;
 use crate::core::state::{Doorkeepers, Observers, SharedState, Topics};
@@ -32,7 +34,7 @@ use crate::observe::access::AccessLog;
 use crate::observe::counters::Counters;
 use crate::observe::traces::Tracer;
 use crate::provisioning::device_store::DeviceStore;
-use crate::tls::{NoKey, SigningKeys};
+use crate::tls::{Development, NoKey, SigningKeys};
 use crate::topics::CLASS_NUMBERS;
 use crate::{admin, limits::admission, tls, udp};
 
@@ -241,13 +243,7 @@ impl GatewayBuilder {
             depths,
         } = self;
         let resources = Resources::detect();
-        let taken = incoming.map(|incoming| incoming.prepare(resources.shards(&config.threads)));
-        let (mut passed, sources) = match taken.transpose().map_err(StartError::TakeOver)? {
-            Some(taken) => {
-                (Passed::of_predecessor(taken.sockets, &config.listen), Some(taken.sources))
-            }
-            None => (Passed::check(sockets, &config.listen)?, None),
-        };
+        let (mut passed, sources) = take_sockets(incoming, sockets, &config, &resources)?;
         let admin = bind_admin(config.listen.admin, &mut passed).await?;
         let pages = admin::pages(pages)?;
         let open_files = raise_open_files();
@@ -272,22 +268,11 @@ impl GatewayBuilder {
         let (engine, queues, taken) =
             start_shards(&config, given, allocated_bytes, budget, (&shards, sources))?;
         let tables = table_limits(&open_files, shard_sockets_max);
-        let started = Started {
-            tcp: addrs(&listeners, Transport::Tcp, Spoken::Frames),
-            tls: addrs(&listeners, Transport::Tls, Spoken::Frames),
-            http: addrs(&listeners, Transport::Tcp, Spoken::Http),
-            https: addrs(&listeners, Transport::Tls, Spoken::Http),
-            udp: udp.iter().map(|bound| bound.addr).collect(),
-            udp_buffers: udp.first().and_then(|bound| bound.buffers().ok()),
-            development: tls.as_ref().and_then(|tls| tls.contexts().development().cloned()),
-            admin: admin.as_ref().map(|(addr, _)| *addr),
-            resources,
-            connections_max: admission::connections_max(&config.limits, tables, shards.len()),
-            shards,
-            budget_bytes,
-            open_files,
-            buffers,
-        };
+        let development = tls.as_ref().and_then(|tls| tls.contexts().development().cloned());
+        let connections_max = admission::connections_max(&config.limits, tables, shards.len());
+        let opened = (&*listeners, &*udp, admin.as_ref().map(|(addr, _)| *addr));
+        let sizes = (shards, budget_bytes, connections_max, buffers);
+        let started = started(opened, development, (resources, open_files), sizes);
         started.log(&config);
         let doors = Doorkeepers { tls, auth, backends, notices, questions, device_store };
         let topics = start_topics(&config, (&engine, own), &counters, broker).await?;
@@ -295,29 +280,68 @@ impl GatewayBuilder {
         let observers = Observers { access_log, counters, diagnostics };
         let shared = SharedState::new(*config, engine, (doors, topics), observers, tables);
         list_standing(&shared);
-        let TakenFront { terms, remembered, changed } = match incoming {
-            None => TakenFront::default(),
-            Some(incoming) => incoming.own(&shared, &taken).map_err(StartError::TakeOver)?,
-        };
-        if incoming.is_some() {
-            shared.notices.go_on();
-        }
+        let TakenFront { terms, remembered, changed } = take_front(incoming, &shared, &taken)?;
         join_cluster(&shared, events).await;
         let handle = Handle::new(shared, on_publish);
         let udp = udp::start(&handle, udp, remembered).map_err(StartError::Udp)?;
-        let mut gateway = launch(
-            handle,
-            settling,
-            (queues, terms),
-            listeners,
-            admin,
-            (of_program, pages),
-            started,
-        )
-        .await;
+        let (taken, of_admin) = ((queues, terms), (of_program, pages));
+        let launched = launch(handle, settling, taken, listeners, admin, of_admin, started);
+        let mut gateway = launched.await;
         gateway.udp = udp;
         Arc::clone(&gateway.shared).recheck_taken_over(changed).await;
         Ok(gateway)
+    }
+}
+
+/// The sockets that are open already, and by shard what it begins with, if another process hands it
+/// over.
+fn take_sockets(
+    incoming: Option<&Incoming>,
+    sockets: Vec<(String, OwnedFd)>,
+    config: &Config,
+    resources: &Resources,
+) -> Result<(Passed, Option<Vec<Source>>), StartError> {
+    let Some(incoming) = incoming else {
+        return Ok((Passed::check(sockets, &config.listen)?, None));
+    };
+    let taken = incoming.prepare(resources.shards(&config.threads));
+    let taken = taken.map_err(StartError::TakeOver)?;
+    Ok((Passed::of_predecessor(taken.sockets, &config.listen), Some(taken.sources)))
+}
+
+/// Takes the place of another process, if there is one.
+fn take_front(
+    incoming: Option<&Incoming>,
+    shared: &SharedState,
+    taken: &[Vec<Taken>],
+) -> Result<TakenFront, StartError> {
+    let Some(incoming) = incoming else { return Ok(TakenFront::default()) };
+    let front = incoming.own(shared, taken).map_err(StartError::TakeOver)?;
+    shared.notices.go_on();
+    Ok(front)
+}
+
+fn started(
+    (listeners, udp, admin): (&[Bound], &[udp::Bound], Option<SocketAddr>),
+    development: Option<Development>,
+    (resources, open_files): (Resources, OpenFiles),
+    (shards, budget_bytes, connections_max, buffers): (Vec<Option<usize>>, usize, usize, Buffers),
+) -> Started {
+    Started {
+        tcp: addrs(listeners, Transport::Tcp, Spoken::Frames),
+        tls: addrs(listeners, Transport::Tls, Spoken::Frames),
+        http: addrs(listeners, Transport::Tcp, Spoken::Http),
+        https: addrs(listeners, Transport::Tls, Spoken::Http),
+        udp: udp.iter().map(|bound| bound.addr).collect(),
+        udp_buffers: udp.first().and_then(|bound| bound.buffers().ok()),
+        development,
+        admin,
+        resources,
+        connections_max,
+        shards,
+        budget_bytes,
+        open_files,
+        buffers,
     }
 }
 

@@ -405,13 +405,16 @@ impl StartError {
     }
 }
 
+/// By shard: its reports, and the connections that it has taken over.
+type StartedShards = (Engine, Vec<Reports>, Vec<Vec<Taken>>);
+
 fn start_shards(
     config: &Config,
     ((depths, node), shard_sockets_max): ((Depths, OwnNode), Option<usize>),
     allocated_bytes: Option<fn() -> u64>,
     budget: Arc<Budget>,
     (pins, sources): (&[Option<usize>], Option<Vec<Source>>),
-) -> Result<(Engine, Vec<Reports>, Vec<Vec<Taken>>), StartError> {
+) -> Result<StartedShards, StartError> {
     let own_descriptors = shard_sockets_max.is_some();
     let settings = ShardSettings {
         node,

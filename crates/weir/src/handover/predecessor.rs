@@ -17,7 +17,7 @@ use weir_wire::handover::v1::link_message::Kind as Message;
 use super::decision::own;
 use super::link::{Link, LinkError, open_files_limit, reserve_descriptors};
 use super::report::{Hello, NotMoved, printable};
-use super::terms::{FORMATS_READ, LINK_PART, PROGRAM, UPGRADE_VARIABLE};
+use super::terms::{LINK_PART, PROGRAM, UPGRADE_VARIABLE, formats_read};
 
 /// The process whose place this one takes, from the start of this one to the decision.
 #[derive(Debug)]
@@ -103,7 +103,7 @@ impl Predecessor {
         let Message::Plan(plan) = self.link.receive(until)? else {
             return Err(LinkError::NotUnderstood("another message where the plan is due"));
         };
-        if !FORMATS_READ.contains(&plan.format) {
+        if !formats_read().contains(&plan.format) {
             return Err(LinkError::NotUnderstood("a version of the state"));
         }
         // Before the pause. A thread with a table of its own does it itself.
@@ -128,7 +128,7 @@ impl Hello {
     pub fn of_this_process() -> Hello {
         Hello {
             program: PROGRAM.to_owned(),
-            reads: (*FORMATS_READ.start(), *FORMATS_READ.end()),
+            reads: (*formats_read().start(), *formats_read().end()),
             pid: std::process::id(),
             shards: 0,
             udp_threads: 0,

@@ -13,7 +13,7 @@ use super::decision::decide;
 use super::link::{Link, LinkError};
 use super::process::NewProcess;
 use super::report::{Hello, NotMoved, printable};
-use super::terms::{FORMATS_WRITTEN, LINK_PART, PROGRAM, UPGRADE_VARIABLE};
+use super::terms::{LINK_PART, PROGRAM, UPGRADE_VARIABLE, formats_written};
 
 /// The process that takes the place of this one, from its start to the decision.
 ///
@@ -134,14 +134,15 @@ impl Successor {
     ///
     /// Errors: no format that both know.
     pub(crate) fn plan(&self, connections: u64, until: Nanos) -> Result<u32, NotMoved> {
-        let format = common(&FORMATS_WRITTEN, self.hello.reads).ok_or_else(|| {
+        let written = formats_written();
+        let format = common(&written, self.hello.reads).ok_or_else(|| {
             let (oldest, newest) = self.hello.reads;
             NotMoved(format!(
                 "{} reads versions {oldest} to {newest} of the state, and this process writes {} \
                  to {}",
                 self.hello.program,
-                FORMATS_WRITTEN.start(),
-                FORMATS_WRITTEN.end(),
+                written.start(),
+                written.end(),
             ))
         })?;
         let program = PROGRAM.to_owned();

@@ -2,15 +2,16 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use weir_engine::handover::{ImportedMessages, NotUnderstood};
 use weir_engine::{ConnId, Lent, Nanos, Priority, Source, Taken, TakenOver};
-use weir_wire::ProstMessage as _;
 use weir_wire::handover::v1;
 use weir_wire::handover::v1::link_message::Kind as Message;
+use zeroize::Zeroizing;
 
-use super::parts::{FRONT_PART, LENT_BYTES, LENT_PART, LISTENERS_PART, SHARD_PART};
+use super::parts::{FRONT_PART, LENT_BYTES, LENT_PART, LISTENERS_PART, SHARD_PART, decode};
 use crate::auth::CredentialsChange;
 use crate::connection::dispatcher::TakenTerms;
 use crate::core::recheck::Changed;
@@ -21,6 +22,8 @@ use crate::udp;
 /// What comes from an old process.
 pub(in crate::gateway) struct Incoming {
     predecessor: Predecessor,
+    /// The version of the state's format, once it is known.
+    format: OnceLock<u32>,
 }
 
 /// What comes before the pause.
@@ -44,7 +47,7 @@ pub(in crate::gateway) struct TakenFront {
 
 impl Incoming {
     pub(in crate::gateway) fn new(predecessor: Predecessor) -> Incoming {
-        Incoming { predecessor }
+        Incoming { predecessor, format: OnceLock::new() }
     }
 
     /// The number of the old process.
@@ -56,6 +59,7 @@ impl Incoming {
     pub(in crate::gateway) fn prepare(&self, shards: usize) -> Result<TakenParts, NotMoved> {
         let until = Nanos::now().after(PATIENCE);
         let plan = self.predecessor.plan(until).map_err(NotMoved::because)?;
+        let _ = self.format.set(plan.format);
         let sockets = self.predecessor.link().receive_sockets(LISTENERS_PART, until);
         let sockets = sockets.map_err(NotMoved::because)?;
         let links = (0..shards).map(|_| self.predecessor.link_of(until));
@@ -73,11 +77,12 @@ impl Incoming {
         shared: &SharedState,
         taken: &[Vec<Taken>],
     ) -> Result<TakenFront, NotMoved> {
+        let early = || NotMoved("the state is read before its format is known".to_owned());
+        let format = self.format.get().ok_or_else(early)?;
         let until = Nanos::now().after(PATIENCE);
         let part = self.predecessor.link().receive_part(FRONT_PART, until);
         let (bytes, _) = part.map_err(NotMoved::because)?;
-        let front = v1::Front::decode(&*bytes).map_err(NotMoved::because)?;
-        drop(zeroize::Zeroizing::new(bytes));
+        let front = decode(Zeroizing::new(bytes), *format)?;
         let taken = import(shared, front, taken).map_err(NotMoved::because)?;
         self.predecessor.own()?;
         Ok(taken)

@@ -39,7 +39,7 @@ impl Gateway {
             let abandoned = spawn_blocking(|| successor.abandon(NotMoved(why))).await;
             return Err(abandoned.unwrap_or_else(NotMoved::because));
         }
-        let (tell, mut told) = mpsc::unbounded_channel();
+        let (tell, mut told) = mpsc::channel(STAGES_MAX);
         let outgoing = Outgoing {
             shared: Arc::clone(&self.shared),
             listeners: self.listening.clone(),
@@ -185,6 +185,8 @@ fn refused(own: &Hello, new: &Hello, connections: u64) -> Option<String> {
     })
 }
 
+/// Stages that nobody has heard of yet; an upgrade has fewer.
+const STAGES_MAX: usize = 16;
 /// How often the old process looks whether what has stayed has ended.
 const LEFT_INTERVAL: Duration = Duration::from_millis(20);
 

@@ -11,12 +11,11 @@ use tokio::time::timeout;
 use tracing::error;
 use weir_engine::handover::Messages;
 use weir_engine::{Keeper, Lender, Loan, Nanos, NotHandedOver, Taker, Transport, Urgent};
-use weir_wire::ProstMessage as _;
 use weir_wire::handover::v1;
 use weir_wire::handover::v1::link_message::Kind as Message;
 use zeroize::Zeroize as _;
 
-use super::parts::{FRONT_PART, LENT_BYTES, LENT_PART, LISTENERS_PART, SHARD_PART};
+use super::parts::{FRONT_PART, LENT_BYTES, LENT_PART, LISTENERS_PART, SHARD_PART, encode};
 use crate::connection::reports::ReportsWatch;
 use crate::core::pauses::Paused;
 use crate::core::state::SharedState;
@@ -32,7 +31,7 @@ pub(super) struct Outgoing {
     pub(super) datagrams: Option<Arc<udp::Threads>>,
     /// By shard.
     pub(super) reports: Arc<Vec<ReportsWatch>>,
-    pub(super) tell: mpsc::UnboundedSender<Stage>,
+    pub(super) tell: mpsc::Sender<Stage>,
 }
 
 /// A shard that waits on its thread until it is told what to do.
@@ -75,8 +74,8 @@ impl Outgoing {
         mut successor: Successor,
         runtime: &runtime::Handle,
     ) -> Result<Moved, NotMoved> {
-        let links = match self.prepare(&successor) {
-            Ok(links) => links,
+        let (format, links) = match self.prepare(&successor) {
+            Ok(prepared) => prepared,
             Err(why) => return Err(self.abandon(successor, why)),
         };
         let connections = self.connections();
@@ -91,7 +90,7 @@ impl Outgoing {
             Err(why) => return Err(successor.abandon(why)),
         };
         self.tell(Stage::Paused);
-        let sent = match self.send(&mut pause, datagrams, &successor) {
+        let sent = match self.send(&mut pause, datagrams, (&successor, format)) {
             Ok(sent) => sent,
             Err(error) => {
                 drop(pause);
@@ -122,11 +121,12 @@ impl Outgoing {
         why
     }
 
-    /// Gives the new process its sockets and links, and waits until its shards are there.
-    fn prepare(&self, successor: &Successor) -> Result<Vec<OwnedFd>, NotMoved> {
+    /// Gives the new process its sockets and links, and waits until its shards are there. Returns
+    /// the version of the state's format, and the links.
+    fn prepare(&self, successor: &Successor) -> Result<(u32, Vec<OwnedFd>), NotMoved> {
         let until = Nanos::now().after(PREPARE_PATIENCE);
         let count = self.connections().iter().map(|(_, count)| count).sum();
-        successor.plan(count, until)?;
+        let format = successor.plan(count, until)?;
         let listeners = self.listeners.iter().map(|(name, fd)| ((*name).to_owned(), fd.as_fd()));
         let datagrams = self.datagrams.iter().flat_map(|threads| threads.sockets());
         let datagrams = datagrams.map(|socket| ("udp".to_owned(), socket));
@@ -139,13 +139,13 @@ impl Outgoing {
         let links: Vec<Link> = links.collect::<Result<_, _>>().map_err(NotMoved::because)?;
         let mut sockets = Vec::with_capacity(links.len());
         for link in links {
-            match link.receive(until).map_err(NotMoved::because)? {
-                Message::Ready(_) => sockets.push(link.into_socket()),
-                _ => return Err(NotMoved("a shard of the new process is not ready".to_owned())),
-            }
+            let Message::Ready(_) = link.receive(until).map_err(NotMoved::because)? else {
+                return Err(NotMoved("a shard of the new process is not ready".to_owned()));
+            };
+            sockets.push(link.into_socket());
         }
         self.lend(&sockets, until)?;
-        Ok(sockets)
+        Ok((format, sockets))
     }
 
     /// Has all shards lend their sockets, so that those need not move in the pause.
@@ -197,7 +197,7 @@ impl Outgoing {
                     pause.suspended = suspended;
                     return Ok(pause);
                 }
-                None if Nanos::now() < until => std::thread::sleep(RETRY_INTERVAL),
+                None if Nanos::now() < until => rest_a_moment(),
                 None => {
                     let shortest = "the shards do not come to rest; try again with less load";
                     return Err(NotMoved(shortest.to_owned()));
@@ -273,7 +273,7 @@ impl Outgoing {
                     if !self.reports[shard].is_empty() {
                         return Ok(None);
                     }
-                    std::thread::sleep(RETRY_INTERVAL);
+                    rest_a_moment();
                 }
                 Ok(Err(NotHandedOver::NotAtRest)) => return Ok(None),
                 Ok(Err(NotHandedOver::NoDescriptor)) => {
@@ -289,7 +289,7 @@ impl Outgoing {
         &self,
         pause: &mut Pause<'_>,
         datagrams: Vec<v1::DatagramSocketState>,
-        successor: &Successor,
+        (successor, format): (&Successor, u32),
     ) -> Result<Sent, LinkError> {
         for resting in &pause.resting {
             // A thread that has ended shows below.
@@ -306,7 +306,7 @@ impl Outgoing {
                 .collect(),
             datagrams,
         };
-        let mut bytes = front.encode_to_vec();
+        let mut bytes = encode(&front, format);
         let until = Nanos::now().after(SEND_PATIENCE);
         let mut sum = Sent { bytes: bytes.len() as u64, descriptors: 0 };
         let sent = successor.link().send_part(FRONT_PART, &bytes, &[], until);
@@ -332,7 +332,7 @@ impl Outgoing {
 
     fn tell(&self, stage: Stage) {
         // Whoever asked may have gone.
-        let _ = self.tell.send(stage);
+        let _ = self.tell.try_send(stage);
     }
 }
 
@@ -399,10 +399,15 @@ fn taker(
     })
 }
 
+#[expect(clippy::disallowed_methods, reason = "a thread of its own, which may block")]
+fn rest_a_moment() {
+    std::thread::sleep(RETRY_INTERVAL);
+}
+
 fn tell_shards(shared: &SharedState, urgent: impl Fn() -> Urgent) {
     for mailbox in shared.mailboxes().iter() {
         while mailbox.try_urgent(urgent()).is_err() {
-            std::thread::sleep(RETRY_INTERVAL);
+            rest_a_moment();
         }
     }
 }

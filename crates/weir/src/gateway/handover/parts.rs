@@ -1,4 +1,11 @@
-//! What the parts of a hand-over are called on the link.
+//! The parts of a hand-over: what they are called on the link, and what they are in each version of
+//! the format.
+
+use weir_wire::ProstMessage as _;
+use weir_wire::handover::v1;
+use zeroize::Zeroizing;
+
+use crate::handover::NotMoved;
 
 /// The listening sockets, and those for datagrams, with their names.
 pub(super) const LISTENERS_PART: &str = "listeners";
@@ -10,3 +17,26 @@ pub(super) const LENT_BYTES: usize = 9;
 pub(super) const SHARD_PART: &str = "shard";
 /// Everything that the front knows.
 pub(super) const FRONT_PART: &str = "front";
+
+/// Encodes the front in a version of the format that this program writes.
+pub(super) fn encode(front: &v1::Front, format: u32) -> Vec<u8> {
+    let mut bytes = front.encode_to_vec();
+    if is_of_tests(format) {
+        bytes.reverse();
+    }
+    bytes
+}
+
+/// Decodes the front from a version of the format that this program reads.
+pub(super) fn decode(mut bytes: Zeroizing<Vec<u8>>, format: u32) -> Result<v1::Front, NotMoved> {
+    if is_of_tests(format) {
+        bytes.reverse();
+    }
+    v1::Front::decode(&**bytes).map_err(NotMoved::because)
+}
+
+/// Whether this is the version that only a test build knows: the fields of version 1, and the bytes
+/// backwards.
+fn is_of_tests(format: u32) -> bool {
+    cfg!(feature = "next-format") && format == 2
+}
