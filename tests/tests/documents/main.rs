@@ -12,7 +12,7 @@
 //! |---|---|
 //! | `not run: REASON` | it is not run |
 //! | `stays until "TEXT"` | it goes on; the next block begins when it has printed the text |
-//! | `ends` | it goes on, and ends by itself |
+//! | `ends` | it goes on, and ends by itself; with `gateway`, that does |
 //! | `until "COMMAND"` | the next block begins when this command succeeds |
 //! | `prints "TEXT"` | it prints the text, at the latest when all blocks have run |
 //! | `alone` | the blocks that go on are ended first |

@@ -118,7 +118,7 @@ impl Stage {
             };
             let mut gateway = self.begin("the gateway", &text, &[])?;
             gateway.wait_for("is listening")?;
-            gateway.stays = true;
+            gateway.stays = !block.may_end;
             self.begun.push(gateway);
         }
         let before = block.before.as_deref().unwrap_or("true");
