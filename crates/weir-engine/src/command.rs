@@ -252,11 +252,13 @@ pub enum Urgent {
     Survey(Survey),
     /// Use the limits, rates and times of these settings from now on. See [`ShardSettings::with_limits`].
     Limit(Box<ShardSettings>),
-    /// Read no socket, and let no deadline pass, until [`Urgent::Serve`] or a hand-over that succeeds. Commands
+    /// Read no socket, and let no deadline pass, until [`Urgent::GoOn`] or a hand-over that succeeds. Commands
     /// are carried out, and what waits leaves.
     Suspend,
-    /// Serve again after [`Urgent::Suspend`]. What was lent is not handed over.
-    Serve,
+    /// Serve again after [`Urgent::Suspend`]. What was lent stays lent: another attempt may follow.
+    GoOn,
+    /// Nobody takes over what was lent.
+    TakeBack,
     /// Lend the sockets of all connections, a few in each turn.
     Lend(Lend),
     /// Hand everything over.

@@ -43,10 +43,8 @@ impl<N: Net, F: Front> Shard<N, F> {
                 Urgent::Survey(survey) => self.survey(survey),
                 Urgent::Limit(settings) => self.limit(&settings),
                 Urgent::Suspend => self.suspend(true),
-                Urgent::Serve => {
-                    self.end_lending();
-                    self.suspend(false);
-                }
+                Urgent::GoOn => self.suspend(false),
+                Urgent::TakeBack => self.end_lending(),
                 Urgent::Lend(lend) => self.begin_lending(lend),
                 Urgent::HandOver(hand_over) => {
                     self.hand_over_to(hand_over);

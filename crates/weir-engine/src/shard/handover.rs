@@ -356,7 +356,6 @@ impl<N: Net, F: Front> Shard<N, F> {
                 self.empty();
                 let export = ShardExport::decode(shard, sockets);
                 self.import(export.expect("what a shard has encoded is known to it"));
-                self.end_lending();
                 self.suspend(false);
             }
         }

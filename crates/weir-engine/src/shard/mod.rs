@@ -148,7 +148,7 @@ pub(crate) struct Shard<N: Net, F> {
     recv_buf: Box<[u8]>,
     /// Answers to the frames of one read, sent together.
     replies: Vec<u8>,
-    /// Between [`Urgent::Suspend`](crate::Urgent::Suspend) and [`Urgent::Serve`](crate::Urgent::Serve).
+    /// Between [`Urgent::Suspend`](crate::Urgent::Suspend) and [`Urgent::GoOn`](crate::Urgent::GoOn).
     is_suspended: bool,
     /// After a pause, the events that may have come meanwhile and are not served. Deadlines wait for
     /// them, so that a peer does not pay for the pause.

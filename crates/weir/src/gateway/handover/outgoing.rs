@@ -87,25 +87,29 @@ impl Outgoing {
         let began = Nanos::now();
         let mut pause = match self.pause(&links, suspended, runtime) {
             Ok(pause) => pause,
-            Err(why) => return Err(successor.abandon(why)),
+            Err(why) => return Err(self.abandon(successor, why)),
         };
         self.tell(Stage::Paused);
         let sent = match self.send(&mut pause, datagrams, (&successor, format)) {
             Ok(sent) => sent,
             Err(error) => {
                 drop(pause);
-                return Err(successor.abandon(NotMoved::because(error)));
+                return Err(self.abandon(successor, NotMoved::because(error)));
             }
         };
         self.tell(Stage::Sent { bytes: sent.bytes, descriptors: sent.descriptors });
         let ready = successor.wait_until_ready(Nanos::now().after(SEND_PATIENCE));
         if let Err(error) = ready {
             drop(pause);
-            return Err(successor.abandon(NotMoved::because(error)));
+            return Err(self.abandon(successor, NotMoved::because(error)));
         }
         self.tell(Stage::Ready);
         pause.is_deciding = true;
-        successor.commit()?;
+        if let Err(why) = successor.commit() {
+            drop(pause);
+            tell_shards(&self.shared, || Urgent::TakeBack);
+            return Err(why);
+        }
         pause.end();
         let length = Nanos::now().since(began);
         self.tell(Stage::Committed { pause: length });
@@ -113,11 +117,11 @@ impl Outgoing {
         Ok(Moved { connections, pause: length, bytes, descriptors, ..Moved::default() })
     }
 
-    /// Gives up before the pause.
+    /// Gives up, before the pause or after it.
     fn abandon(&self, successor: Successor, why: NotMoved) -> NotMoved {
         // The new process ends first: until then it has copies of sockets.
         let why = successor.abandon(why);
-        tell_shards(&self.shared, || Urgent::Serve);
+        tell_shards(&self.shared, || Urgent::TakeBack);
         why
     }
 
@@ -439,7 +443,7 @@ impl Drop for Pause<'_> {
             std::process::abort();
         }
         self.resting.clear();
-        tell_shards(self.shared, || Urgent::Serve);
+        tell_shards(self.shared, || Urgent::GoOn);
         self.shared.router.resume_serving();
         if self.has_exported {
             let _runtime = self.runtime.enter();
