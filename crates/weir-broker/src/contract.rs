@@ -144,6 +144,17 @@ pub trait Broker: Send + Sync + 'static {
         Box::pin(std::future::ready(Ok(None)))
     }
 
+    /// Takes what has become of the node in the other process since this one was opened with its [`Broker::state`], and asks
+    /// for messages to its new devices. What that process asks from here on is not known here.
+    fn go_on(&self, _state: NodeState) -> Answer<'_, ()> {
+        let refused = Error::Refused("it does not go on as another process's node".to_owned());
+        Box::pin(std::future::ready(Err(refused)))
+    }
+
+    /// Another process has gone on as this node: nothing is heard and nothing is renewed here any more. What is published here
+    /// counts for the node still.
+    fn hush(&self) {}
+
     /// Publishes batches, each to one topic: one answer for each batch, in order.
     ///
     /// At most one batch of a topic may be on its way at a time from one node; a retry names the same [`Batch::id`] and

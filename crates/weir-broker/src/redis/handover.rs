@@ -1,6 +1,7 @@
 //! Another process of this machine goes on as this node: with its number, its stay and its claims, so that nothing has to
 //! be claimed or entered again.
 
+use std::collections::HashSet;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
@@ -39,9 +40,30 @@ impl Client {
         *self.lease_ends.lock().unwrap_or_else(PoisonError::into_inner) = Some(ends);
         self.present().go_on(state);
         let mut devices = self.devices.lock().await;
+        devices.take();
         for (device, connection) in &state.claimed {
             devices.note(device, *connection);
         }
+    }
+
+    /// Goes on with what has become of that process since.
+    pub(super) async fn go_on_later(&self, state: &NodeState) -> Result<(), Error> {
+        let own = self.context.number.load(Ordering::Relaxed);
+        let before: HashSet<Name> = self.devices.lock().await.names().into_iter().collect();
+        self.go_on(state).await;
+        let now: HashSet<Name> = self.devices.lock().await.names().into_iter().collect();
+        let device = |name: &Name| Interest::Device(name.clone());
+        let mut left: Vec<Interest> = before.difference(&now).map(device).collect();
+        let mut joined: Vec<Interest> = now.difference(&before).map(device).collect();
+        if state.number.0 != own {
+            left.push(Interest::Node(NodeNumber(own)));
+            joined.push(Interest::Node(state.number));
+        }
+        let until = Instant::now() + self.timeout;
+        for part in joined.chunks(CHUNK) {
+            self.servers.join(part.to_vec(), until, None::<()>).await?;
+        }
+        self.servers.leave(left, until).await
     }
 
     /// Listens to what concerns the number and the devices of the other process.

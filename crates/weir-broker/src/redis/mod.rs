@@ -114,6 +114,17 @@ impl Broker for RedisBroker {
         Box::pin(async { Ok(Some(self.client.node_state().await)) })
     }
 
+    fn go_on(&self, state: NodeState) -> Answer<'_, ()> {
+        Box::pin(async move { self.client.go_on_later(&state).await })
+    }
+
+    fn hush(&self) {
+        let [_watching, renewing, looking] = &self.tasks;
+        renewing.abort();
+        looking.abort();
+        self.client.servers.hush();
+    }
+
     fn publish(&self, batches: Vec<Batch>) -> Answer<'_, Vec<Result<Published, Error>>> {
         Box::pin(async { Ok(self.client.publish_all(batches).await) })
     }

@@ -387,6 +387,11 @@ impl Servers {
         left.map_err(|_| Error::Uncertain("no answer in time".to_owned()))
     }
 
+    /// Ends the subscriptions. Requests are carried out still.
+    pub(super) fn hush(&self) {
+        self.map().servers.iter().for_each(|server| server.subscriber.hush());
+    }
+
     /// Ends all connections.
     pub(super) fn close(&self) {
         let nothing = Layout { primaries: Vec::new(), owners: None };

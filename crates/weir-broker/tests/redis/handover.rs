@@ -83,3 +83,51 @@ async fn another_process_goes_on_as_this_node_and_claims_nothing() {
     new.retire().await.expect("retired");
     assert_eq!(other.nodes().await.expect("an answer").len(), 1);
 }
+
+/// Waits until a message to the device reaches so many connections to Redis.
+async fn await_reached(broker: &RedisBroker, device: &str, count: u32) {
+    for _ in 0..400 {
+        if broker.to_device(device.into(), plain("probe")).await.expect("sent") == count {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+    panic!("messages to {device} do not reach {count}");
+}
+
+#[tokio::test]
+async fn what_becomes_of_the_node_meanwhile_is_known_to_the_other_process() {
+    let redis = Redis::start().expect("redis-server is installed");
+    let (old, old_heard) = node_with(options(&redis, "one")).await;
+    let (other, _) = node_with(options(&redis, "two")).await;
+    old.claim(vec![claim("phone", 1), claim("tablet", 2)]).await.expect("claimed");
+    let goes_on = old.state().await.expect("an answer");
+    let (new, heard) = node_with(RedisOptions { goes_on, ..options(&redis, "one") }).await;
+    // Both processes listen.
+    assert_eq!(other.to_device("phone".into(), plain("hi")).await.expect("sent"), 2);
+    old.claim(vec![claim("watch", 3)]).await.expect("claimed");
+    old.release(vec![claim("tablet", 2)]).await.expect("released");
+    old.enter(vec![("room".into(), member("watch", 3))]).await.expect("entered");
+    let state = old.state().await.expect("an answer").expect("it can be handed over");
+    new.go_on(state.clone()).await.expect("it goes on");
+    await_reached(&other, "watch", 2).await;
+    await_reached(&other, "tablet", 0).await;
+    let last = new.state().await.expect("an answer").expect("it can be handed over");
+    let sorted = |mut claimed: Vec<(Name, ConnectionNumber)>| {
+        claimed.sort_by_key(|(_, connection)| connection.0);
+        claimed
+    };
+    assert_eq!(sorted(last.claimed), sorted(state.claimed));
+    assert_eq!((last.entries, last.last_entry), (state.entries, state.last_entry));
+    // Only one does any more, and what the other one publishes counts still.
+    old.hush();
+    await_reached(&other, "phone", 1).await;
+    drop(old_heard.rest());
+    assert_eq!(old.to_device("phone".into(), plain("last")).await.expect("sent"), 1);
+    let is_last =
+        |event: &Event| matches!(event, Event::ToDevice { payload, .. } if payload == b"last");
+    heard.take(is_last).await;
+    assert_eq!(old_heard.rest(), []);
+    drop(old);
+    assert_eq!(members(&other, "room").await, [3]);
+}

@@ -142,6 +142,11 @@ impl Subscriber {
         let _ = self.asks.try_send(Ask::Abandon { interests, call });
     }
 
+    /// Ends the subscriptions: nothing is heard any more.
+    pub(super) fn hush(&self) {
+        self.task.abort();
+    }
+
     /// Takes over from another one.
     pub(super) async fn take(&self, taken: Vec<Moved>) {
         let _ = self.asks.send(Ask::Take(taken)).await;
