@@ -8,17 +8,19 @@ use tokio::time::sleep;
 use tracing::{debug, warn};
 use weir_broker::Broker;
 
+use super::Turns;
 use crate::topics::Router;
 
 /// Tells the broker until the gateway ends.
 ///
 /// Limits: one call at a time, with at most [`BATCH`] topics. What the broker does not take stays
 /// with the router, which keeps only the newest state of each topic.
-pub(crate) async fn run(router: Arc<Router>, broker: Arc<dyn Broker>) {
+pub(crate) async fn run(router: Arc<Router>, (broker, turns): (Arc<dyn Broker>, Turns)) {
     let mut has_failed = false;
     loop {
         router.attendance_due().await;
         sleep(TICK).await;
+        let _turn = turns.take().await;
         while !router.is_broker_lost() {
             let asked = router.take_attendances(BATCH);
             if asked.is_empty() {

@@ -7,6 +7,7 @@ use weir_broker::{
     ConnectionNumber, Event, EventHandler, Name, NodeNumber, PublishQueue, Revocation, Scope,
 };
 
+use super::handover::Passing;
 use crate::topics::Router;
 
 /// Hears the broker. Messages of topics go to the router; the rest goes to the [`LocalNode`].
@@ -15,6 +16,7 @@ pub(crate) struct BrokerEvents {
     /// It holds the broker, which holds this.
     queue: OnceLock<Weak<PublishQueue>>,
     node: OnceLock<Arc<dyn LocalNode>>,
+    passing: Passing,
 }
 
 /// This node, as far as the broker tells it of more than topics. No method may wait.
@@ -38,7 +40,8 @@ pub(crate) trait LocalNode: Send + Sync {
 
 impl BrokerEvents {
     pub(crate) fn new(router: Arc<Router>) -> Arc<BrokerEvents> {
-        Arc::new(BrokerEvents { router, queue: OnceLock::new(), node: OnceLock::new() })
+        let (queue, node) = (OnceLock::new(), OnceLock::new());
+        Arc::new(BrokerEvents { router, queue, node, passing: Passing::default() })
     }
 
     /// From here on messages that wait leave as soon as the broker is back.
@@ -58,6 +61,20 @@ impl BrokerEvents {
         }
     }
 
+    pub(super) fn passing(&self) -> &Passing {
+        &self.passing
+    }
+
+    /// Carries out what was held back for another process. Returns whether something was let go of.
+    pub(super) fn resume(&self) -> bool {
+        self.passing.release(|event| self.carry_out(event))
+    }
+
+    /// The same, and no other process is about to go on.
+    pub(super) fn end_passing(&self) -> bool {
+        self.passing.end(|event| self.carry_out(event))
+    }
+
     fn handle_message(&self, topic: &Name, epoch: u64, messages: Vec<weir_broker::Received>) {
         self.router.handle_messages(topic, epoch, messages);
     }
@@ -65,6 +82,12 @@ impl BrokerEvents {
 
 impl EventHandler for BrokerEvents {
     fn handle(&self, event: Event) {
+        self.passing.pass(event, |event| self.carry_out(event));
+    }
+}
+
+impl BrokerEvents {
+    fn carry_out(&self, event: Event) {
         match event {
             Event::Messages { topic, epoch, messages } => {
                 self.handle_message(&topic, epoch, messages);

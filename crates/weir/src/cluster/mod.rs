@@ -12,10 +12,11 @@ mod presence;
 mod sessions;
 #[cfg(test)]
 mod tests;
+mod turns;
 mod worker;
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -33,8 +34,10 @@ use crate::tls::SharedSessions;
 use crate::topics::{Followed, Range, Router};
 pub(crate) use attendance::run as run_attendance;
 pub(crate) use events::{BrokerEvents, LocalNode};
+pub(crate) use handover::EarlyEvents;
 pub(crate) use presence::run as run_presence;
 use sessions::ClusterSessions;
+pub(crate) use turns::{Rest, Turns};
 
 /// This node's part in its cluster.
 ///
@@ -43,6 +46,10 @@ use sessions::ClusterSessions;
 pub(crate) struct Cluster {
     broker: Arc<dyn Broker>,
     queue: Arc<PublishQueue>,
+    events: Arc<BrokerEvents>,
+    turns: Turns,
+    /// Set when another process has gone on as this node.
+    rests: OnceLock<Rest>,
     router: Arc<Router>,
     settings: ClusterSettings,
     /// Requests that may read a history.
@@ -149,7 +156,7 @@ impl Cluster {
     /// Called within a tokio runtime. The tasks end with the last reference. `events` is what the
     /// broker was opened with.
     pub(crate) fn start(
-        (broker, events): (Arc<dyn Broker>, &BrokerEvents),
+        (broker, events): (Arc<dyn Broker>, &Arc<BrokerEvents>),
         router: Arc<Router>,
         settings: ClusterSettings,
     ) -> Arc<Cluster> {
@@ -159,7 +166,16 @@ impl Cluster {
         let queue = Arc::new(queue);
         events.set_queue(&queue);
         let histories = Semaphore::new(HISTORIES_MAX);
-        let cluster = Arc::new(Cluster { broker, queue, router, settings, histories });
+        let cluster = Arc::new(Cluster {
+            broker,
+            queue,
+            events: Arc::clone(events),
+            turns: Turns::default(),
+            rests: OnceLock::new(),
+            router,
+            settings,
+            histories,
+        });
         worker::start(&cluster);
         cluster
     }
@@ -250,6 +266,11 @@ impl Cluster {
     /// The broker, for what is not about topics.
     pub(crate) fn broker(&self) -> &Arc<dyn Broker> {
         &self.broker
+    }
+
+    /// The turns of those who ask the broker something for this node.
+    pub(crate) fn turns(&self) -> &Turns {
+        &self.turns
     }
 
     /// The number of this node.

@@ -9,17 +9,20 @@ use tracing::{debug, warn};
 use weir_broker::{Broker, ConnectionNumber, Error, Member, Name};
 use weir_engine::ConnId;
 
+use super::Turns;
 use crate::topics::{Changes, Router, Topic};
 
 /// Tells of presence until the gateway ends. Without a broker the changes of this node are all.
 ///
 /// Limits: one call of the broker at a time, with at most [`BATCH`] members. What the broker does not
 /// take stays with the topics, where only the net effect of all changes is kept.
-pub(crate) async fn run(router: Arc<Router>, broker: Option<Arc<dyn Broker>>) {
-    let mut has_failed = false;
+pub(crate) async fn run(router: Arc<Router>, broker: Option<(Arc<dyn Broker>, Turns)>) {
+    let (broker, turns) = broker.unzip();
+    let (turns, mut has_failed) = (turns.unwrap_or_default(), false);
     loop {
         router.presence_due().await;
         sleep(TICK).await;
+        let _turn = turns.take().await;
         let topics = router.take_presence();
         if let Some(broker) = broker.as_ref().filter(|_| !router.is_broker_lost()) {
             match tell_broker(&router, broker.as_ref(), &topics).await {

@@ -31,7 +31,9 @@ async fn run(cluster: Weak<Cluster>, router: Arc<Router>) {
     loop {
         let needs = router.needs().take(JOINS_MAX).await;
         let Some(cluster) = cluster.upgrade() else { return };
+        let turn = cluster.turns.take().await;
         carry_out(&cluster, needs, &reads).await;
+        drop(turn);
     }
 }
 

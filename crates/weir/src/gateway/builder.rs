@@ -7,9 +7,10 @@ use std::sync::Arc;
 use rustls::sign::SigningKey;
 use weir_broker::{Answer, Broker, EventHandler};
 use weir_engine::{Budget, Engine, OwnNode, Source, Taken, Transport};
+use weir_wire::handover::v1::BrokerHeard;
 
 use super::bind::{Bound, Passed, addrs, bind_admin, bind_all};
-use super::handover::{Incoming, TakenFront};
+use super::handover::{Incoming, NewNode, TakenFront};
 use super::{Gateway, OWN_DESCRIPTORS, Settling, StartError, Started, launch, start_shards};
 use crate::admin::{AdminPage, OfProgram};
 use crate::auth::jwt::Jwt;
@@ -264,6 +265,7 @@ impl GatewayBuilder {
         let access_log = access_log(&config, &resources)?;
         let budget = byte_budget(&config, &resources, budget_bytes);
         let shard_sockets_max = admission::shard_sockets_max(&config.engine, open_files.soft);
+        let (broker, node) = open_node(incoming, &config, broker).await?;
         let given = ((depths, own.clone()), shard_sockets_max);
         let (engine, queues, taken) =
             start_shards(&config, given, allocated_bytes, budget, (&shards, sources))?;
@@ -276,12 +278,12 @@ impl GatewayBuilder {
         started.log(&config);
         let doors = Doorkeepers { tls, auth, backends, notices, questions, device_store };
         let topics = start_topics(&config, (&engine, own), &counters, broker).await?;
-        let events = topics.events.clone();
+        let node = (node, topics.events.clone());
         let observers = Observers { access_log, counters, diagnostics };
         let shared = SharedState::new(*config, engine, (doors, topics), observers, tables);
         list_standing(&shared);
-        let TakenFront { terms, remembered, changed } = take_front(incoming, &shared, &taken)?;
-        join_cluster(&shared, events).await;
+        let front = take_front(incoming, &shared, &taken, node).await?;
+        let TakenFront { terms, remembered, changed, .. } = front;
         let handle = Handle::new(shared, on_publish);
         let udp = udp::start(&handle, udp, remembered).map_err(StartError::Udp)?;
         let (taken, of_admin) = ((queues, terms), (of_program, pages));
@@ -309,15 +311,21 @@ fn take_sockets(
     Ok((Passed::of_predecessor(taken.sockets, &config.listen), Some(taken.sources)))
 }
 
-/// Takes the place of another process, if there is one.
-fn take_front(
+/// Takes the place of another process, if there is one. Then it begins this node's part in its
+/// cluster.
+async fn take_front(
     incoming: Option<&Incoming>,
-    shared: &SharedState,
+    shared: &Arc<SharedState>,
     taken: &[Vec<Taken>],
+    (node, events): (Option<NewNode>, Option<Arc<BrokerEvents>>),
 ) -> Result<TakenFront, StartError> {
-    let Some(incoming) = incoming else { return Ok(TakenFront::default()) };
-    let front = incoming.own(shared, taken).map_err(StartError::TakeOver)?;
+    let Some(incoming) = incoming else {
+        join_cluster(shared, events, None).await;
+        return Ok(TakenFront::default());
+    };
+    let front = incoming.own(shared, taken, node.as_ref()).map_err(StartError::TakeOver)?;
     shared.notices.go_on();
+    join_cluster(shared, events, node.as_ref().map(|node| (node, &front.heard))).await;
     Ok(front)
 }
 
@@ -414,6 +422,18 @@ fn authenticator(
     Ok(auth.asking(Arc::clone(questions)))
 }
 
+/// What opens the broker, and the node as which this process goes on, if it takes one over.
+async fn open_node(
+    incoming: Option<&Incoming>,
+    config: &Config,
+    broker: Option<OpenBroker>,
+) -> Result<(Option<OpenBroker>, Option<NewNode>), StartError> {
+    let Some(incoming) = incoming else { return Ok((broker, None)) };
+    let node = incoming.open_node(config, broker.is_some()).await;
+    let node = node.map_err(StartError::TakeOver)?;
+    Ok((node.as_ref().map(NewNode::opened), node))
+}
+
 /// Starts the router, and its part in the cluster that the program or the configuration names.
 async fn start_topics(
     config: &Config,
@@ -430,9 +450,19 @@ async fn start_topics(
 
 /// Begins this node's part in its cluster, if it has one. If configured, all nodes find the stored
 /// sessions of TLS.
-async fn join_cluster(shared: &Arc<SharedState>, events: Option<Arc<BrokerEvents>>) {
-    if let (Some(node), Some(events)) = (&shared.node, events) {
-        node.begin(shared, &events).await;
+/// `taken`: the node as which this process goes on, and what the broker has told the old process.
+async fn join_cluster(
+    shared: &Arc<SharedState>,
+    events: Option<Arc<BrokerEvents>>,
+    taken: Option<(&NewNode, &BrokerHeard)>,
+) {
+    match (&shared.node, events, taken) {
+        (Some(node), Some(events), None) => node.begin(shared, &events).await,
+        (Some(node), Some(events), Some((taken, heard))) => {
+            node.go_on(shared, &events);
+            taken.go_on(shared, events, heard);
+        }
+        (None, ..) | (Some(_), None, _) => {}
     }
     let config = shared.config();
     let config = &config.tls;

@@ -487,9 +487,10 @@ async fn launch(
     if let Some(node) = &shared.node {
         node.spawn(&shared, &mut services);
     }
-    let broker = shared.cluster.as_ref().map(|cluster| Arc::clone(cluster.broker()));
+    let broker = shared.cluster.as_ref();
+    let broker = broker.map(|cluster| (Arc::clone(cluster.broker()), cluster.turns().clone()));
     if let Some(broker) = &broker {
-        services.spawn(run_attendance(Arc::clone(&shared.router), Arc::clone(broker)));
+        services.spawn(run_attendance(Arc::clone(&shared.router), broker.clone()));
     }
     services.spawn(run_presence(Arc::clone(&shared.router), broker));
     if let Some(tls) = &shared.tls {

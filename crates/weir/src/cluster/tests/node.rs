@@ -145,7 +145,7 @@ impl Node {
         let (slow_until, squeezed) = (None, None);
         let mut tasks = JoinSet::new();
         let broker = || Arc::clone(cluster.broker());
-        tasks.spawn(run_presence(Arc::clone(&router), Some(broker())));
+        tasks.spawn(run_presence(Arc::clone(&router), Some((broker(), cluster.turns().clone()))));
         tasks.spawn(announce(broker(), name.to_owned()));
         Node {
             name,

@@ -120,7 +120,9 @@ impl ClusterNode {
         loop {
             // A revocation is told at once. Many together are told once.
             let _ = timeout(interval, self.announcing.wake.notified()).await;
+            let turn = self.cluster.turns().take().await;
             self.announce(shared).await;
+            drop(turn);
             if looked.elapsed() >= interval {
                 looked = Instant::now();
                 self.look(shared).await;

@@ -226,7 +226,10 @@ impl ClusterNode {
                 }
                 continue;
             }
-            let Err(error) = self.send_batch(devices, admission, batch).await else {
+            let turn = self.cluster.turns().take().await;
+            let sent = self.send_batch(devices, admission, batch).await;
+            drop(turn);
+            let Err(error) = sent else {
                 has_failed = false;
                 continue;
             };

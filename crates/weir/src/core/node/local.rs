@@ -28,6 +28,14 @@ impl ClusterNode {
         self.announce(shared).await;
     }
 
+    /// The same for what another process has handed over: nobody waits for the broker.
+    pub(crate) fn go_on(self: &Arc<Self>, shared: &Arc<SharedState>, events: &BrokerEvents) {
+        let local = Local { node: Arc::clone(self), shared: Arc::downgrade(shared) };
+        events.set_node(Arc::new(local));
+        self.take_number(self.cluster.node());
+        self.announcing.soon();
+    }
+
     /// Starts the tasks of a running node.
     pub(crate) fn spawn(self: &Arc<Self>, shared: &Arc<SharedState>, services: &mut JoinSet<()>) {
         let tasks = || (Arc::clone(self), Arc::clone(shared));

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use weir_engine::handover::{ImportedMessages, NotUnderstood};
@@ -11,8 +11,10 @@ use weir_wire::handover::v1;
 use weir_wire::handover::v1::link_message::Kind as Message;
 use zeroize::Zeroizing;
 
+use super::node::NewNode;
 use super::parts::{FRONT_PART, LENT_BYTES, LENT_PART, LISTENERS_PART, SHARD_PART, decode};
 use crate::auth::CredentialsChange;
+use crate::base::config::Config;
 use crate::connection::dispatcher::TakenTerms;
 use crate::core::recheck::Changed;
 use crate::core::state::SharedState;
@@ -24,6 +26,8 @@ pub(in crate::gateway) struct Incoming {
     predecessor: Predecessor,
     /// The version of the state's format, once it is known.
     format: OnceLock<u32>,
+    /// Carries what the front needs before the pause.
+    front: Mutex<Option<Link>>,
 }
 
 /// What comes before the pause.
@@ -43,11 +47,13 @@ pub(in crate::gateway) struct TakenFront {
     pub(in crate::gateway) remembered: udp::Remembered,
     /// What the configuration of this process changes for the connections.
     pub(in crate::gateway) changed: Changed,
+    /// What the broker has told the old process.
+    pub(in crate::gateway) heard: v1::BrokerHeard,
 }
 
 impl Incoming {
     pub(in crate::gateway) fn new(predecessor: Predecessor) -> Incoming {
-        Incoming { predecessor, format: OnceLock::new() }
+        Incoming { predecessor, format: OnceLock::new(), front: Mutex::default() }
     }
 
     /// The number of the old process.
@@ -64,6 +70,8 @@ impl Incoming {
         let sockets = sockets.map_err(NotMoved::because)?;
         let links = (0..shards).map(|_| self.predecessor.link_of(until));
         let links: Vec<_> = links.collect::<Result<_, _>>().map_err(NotMoved::because)?;
+        let (_, front) = self.predecessor.link_of(until).map_err(NotMoved::because)?;
+        *self.front.lock().unwrap_or_else(PoisonError::into_inner) = Some(front);
         let source = |(_, link): (String, Link)| Source {
             link: link.into_socket(),
             receive: Box::new(move |link, borrow| receive(link, plan.connections, borrow)),
@@ -71,12 +79,30 @@ impl Incoming {
         Ok(TakenParts { sockets, sources: links.into_iter().map(source).collect() })
     }
 
+    /// Opens the broker as the node of the old process; `None`: it works alone.
+    pub(in crate::gateway) async fn open_node(
+        &self,
+        config: &Config,
+        given: bool,
+    ) -> Result<Option<NewNode>, NotMoved> {
+        let link = self.front.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let link = link.ok_or_else(|| NotMoved("the link of the front is missing".to_owned()))?;
+        let node = NewNode::open(config, given, link).await?;
+        let until = Nanos::now().after(PATIENCE);
+        let said = self.predecessor.link().send(Message::Ready(v1::LinkReady {}), until);
+        said.map(|()| node).map_err(NotMoved::because)
+    }
+
     /// Fills the front, and waits for the decision. `Ok`: this process owns everything. It blocks.
     pub(in crate::gateway) fn own(
         &self,
         shared: &SharedState,
         taken: &[Vec<Taken>],
+        node: Option<&NewNode>,
     ) -> Result<TakenFront, NotMoved> {
+        if let Some(node) = node {
+            node.prepare(shared);
+        }
         let early = || NotMoved("the state is read before its format is known".to_owned());
         let format = self.format.get().ok_or_else(early)?;
         let until = Nanos::now().after(PATIENCE);
@@ -121,6 +147,7 @@ fn import(
         terms: terms.collect::<Result<_, _>>()?,
         remembered: udp::import(&shared.config().udp, front.datagrams)?,
         changed: Changed { admits_less, topics, all_topics },
+        heard: front.broker_heard.unwrap_or_default(),
     })
 }
 

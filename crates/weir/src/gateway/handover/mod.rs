@@ -1,6 +1,7 @@
 //! A gateway hands itself over to a new process, and is made of what an old one hands over.
 
 mod incoming;
+mod node;
 mod outgoing;
 mod parts;
 
@@ -20,6 +21,7 @@ use crate::base::threads::{Resources, raise_open_files};
 use crate::handover::{Forecast, Hello, Left, Moved, NotMoved, Stage, Successor};
 use crate::limits::admission;
 pub(super) use incoming::{Incoming, TakenFront};
+pub(super) use node::NewNode;
 use outgoing::Outgoing;
 
 impl Gateway {

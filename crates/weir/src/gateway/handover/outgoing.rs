@@ -15,6 +15,7 @@ use weir_wire::handover::v1;
 use weir_wire::handover::v1::link_message::Kind as Message;
 use zeroize::Zeroize as _;
 
+use super::node::OldNode;
 use super::parts::{FRONT_PART, LENT_BYTES, LENT_PART, LISTENERS_PART, SHARD_PART, encode};
 use crate::connection::reports::ReportsWatch;
 use crate::core::pauses::Paused;
@@ -74,11 +75,14 @@ impl Outgoing {
         mut successor: Successor,
         runtime: &runtime::Handle,
     ) -> Result<Moved, NotMoved> {
-        let (format, links) = match self.prepare(&successor) {
+        let (format, links, mut node) = match self.prepare(&successor, runtime) {
             Ok(prepared) => prepared,
             Err(why) => return Err(self.abandon(successor, why)),
         };
         let connections = self.connections();
+        if let Some(Err(why)) = node.as_mut().map(|node| node.rest(runtime)) {
+            return Err(self.abandon(successor, why));
+        }
         // Before the pause, as long as the front carries out what they have begun.
         let (suspended, datagrams) = match self.suspend_datagrams() {
             Ok(suspended) => suspended,
@@ -111,6 +115,9 @@ impl Outgoing {
             return Err(why);
         }
         pause.end();
+        if let Some(node) = node {
+            node.leave();
+        }
         let length = Nanos::now().since(began);
         self.tell(Stage::Committed { pause: length });
         let Sent { bytes, descriptors } = sent;
@@ -126,8 +133,12 @@ impl Outgoing {
     }
 
     /// Gives the new process its sockets and links, and waits until its shards are there. Returns
-    /// the version of the state's format, and the links.
-    fn prepare(&self, successor: &Successor) -> Result<(u32, Vec<OwnedFd>), NotMoved> {
+    /// the version of the state's format, the links, and the node of the cluster.
+    fn prepare(
+        &self,
+        successor: &Successor,
+        runtime: &runtime::Handle,
+    ) -> Result<(u32, Vec<OwnedFd>, Option<OldNode>), NotMoved> {
         let until = Nanos::now().after(PREPARE_PATIENCE);
         let count = self.connections().iter().map(|(_, count)| count).sum();
         let format = successor.plan(count, until)?;
@@ -141,6 +152,8 @@ impl Outgoing {
         let shards = 0..self.shared.engine().shard_count();
         let links = shards.map(|shard| successor.link_of(&format!("shard-{shard}"), until));
         let links: Vec<Link> = links.collect::<Result<_, _>>().map_err(NotMoved::because)?;
+        let front = successor.link_of("front", until).map_err(NotMoved::because)?;
+        let node = OldNode::begin(&self.shared, (front, successor), runtime, until)?;
         let mut sockets = Vec::with_capacity(links.len());
         for link in links {
             let Message::Ready(_) = link.receive(until).map_err(NotMoved::because)? else {
@@ -149,7 +162,7 @@ impl Outgoing {
             sockets.push(link.into_socket());
         }
         self.lend(&sockets, until)?;
-        Ok((format, sockets))
+        Ok((format, sockets, node))
     }
 
     /// Has all shards lend their sockets, so that those need not move in the pause.
@@ -245,6 +258,10 @@ impl Outgoing {
             ));
         }
         shared.router.stand_still();
+        if let Some(cluster) = &shared.cluster {
+            cluster.hold_back();
+            runtime.block_on(cluster.settle(SETTLE_PATIENCE));
+        }
         for (shard, link) in links.iter().enumerate() {
             let Some(resting) = self.rest(shard, link, until)? else { return Ok(None) };
             pause.resting.push(resting);
@@ -309,6 +326,7 @@ impl Outgoing {
                 .map(|paused| std::mem::take(&mut paused.terms))
                 .collect(),
             datagrams,
+            broker_heard: self.shared.cluster.as_ref().map(|cluster| cluster.heard()),
         };
         let mut bytes = encode(&front, format);
         let until = Nanos::now().after(SEND_PATIENCE);
@@ -445,6 +463,9 @@ impl Drop for Pause<'_> {
         self.resting.clear();
         tell_shards(self.shared, || Urgent::GoOn);
         self.shared.router.resume_serving();
+        if let Some(cluster) = &self.shared.cluster {
+            cluster.resume_hearing(self.shared.counters());
+        }
         if self.has_exported {
             let _runtime = self.runtime.enter();
             self.shared.resume_callers();
@@ -464,6 +485,8 @@ const DATAGRAMS_PATIENCE: Duration = Duration::from_millis(500);
 /// Frames that have come are carried out within milliseconds.
 const STILL_PATIENCE: Duration = Duration::from_millis(500);
 const REST_PATIENCE: Duration = Duration::from_secs(1);
+/// A broker nearby has answered within some milliseconds.
+const SETTLE_PATIENCE: Duration = Duration::from_millis(50);
 const RETRY_INTERVAL: Duration = Duration::from_micros(500);
 /// A million connections take some seconds.
 const SEND_PATIENCE: Duration = Duration::from_secs(30);

@@ -259,6 +259,9 @@ weir_wire::named_enum! {
         Questions = "questions",
         /// Questions of other nodes. One more is not answered.
         Answers = "answers",
+        /// What the broker tells while another process begins to listen. Where something is let go
+        /// of, what has been missed is asked for.
+        Upgrade = "upgrade",
     }
 }
 

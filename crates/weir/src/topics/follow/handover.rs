@@ -89,6 +89,12 @@ impl Router {
             Phase::Apart if cluster.parked.is_empty() => {}
             Phase::Apart => self.retry(topic, state),
             Phase::Joining => self.join(topic, state),
+            // Nobody can tell what it has missed, and nothing is missing: this process listens already.
+            Phase::Live | Phase::CatchingUp
+                if topic.class().retention.is_none() && self.needs.has_joined(&topic.name) =>
+            {
+                cluster.phase = Phase::CatchingUp;
+            }
             Phase::Live | Phase::CatchingUp => {
                 let question = self.needs.question();
                 (cluster.phase, cluster.asked) = (Phase::CatchingUp, Some(question));
@@ -96,6 +102,37 @@ impl Router {
                 self.needs.push(Need::Join(name, state.offset, question));
             }
         }
+    }
+
+    /// The topics that this node has joined at the broker, or is joining.
+    pub(crate) fn joined(&self) -> Vec<String> {
+        let topics = self.topics_with(|class| class.is_cluster);
+        let has_joined = |topic: &&Arc<Topic>| {
+            let mut state = topic.lock();
+            !state.ended && state.cluster().phase != Phase::Apart
+        };
+        topics.iter().filter(has_joined).map(|topic| topic.name.as_ref().to_owned()).collect()
+    }
+
+    /// This process listens to these topics before it takes them from another one.
+    pub(crate) fn note_joined(&self, topics: impl IntoIterator<Item = Name>) {
+        self.needs.note_joined(topics);
+    }
+
+    /// Goes on with the topics from another process that wait for nothing. What the broker tells
+    /// comes after this.
+    pub(crate) fn follow_imported(&self) {
+        for topic in self.topics_with(|class| class.is_cluster) {
+            let mut state = topic.lock();
+            if !state.ended {
+                let cluster = state.cluster();
+                if cluster.phase == Phase::CatchingUp && cluster.asked.is_none() {
+                    self.apply_held(&topic, &mut state);
+                }
+                self.end_if_idle(&topic, &mut state);
+            }
+        }
+        self.needs.forget_joined();
     }
 
     /// Goes on where the router stood still: answers that came meanwhile were not heard.

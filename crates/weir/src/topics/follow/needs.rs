@@ -1,6 +1,6 @@
 //! What the topics of a cluster need from the broker: asked here, and carried out by `cluster`.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -75,6 +75,8 @@ pub(crate) struct Needs {
     /// Those without an answer, also those that the broker was asked for.
     unanswered: Mutex<HashMap<(ConnId, u32), Unanswered, foldhash::fast::RandomState>>,
     questions: AtomicU64,
+    /// Topics that this process has joined before it takes them from another one.
+    joined: Mutex<HashSet<Name, foldhash::fast::RandomState>>,
     is_closed: AtomicBool,
 }
 
@@ -125,6 +127,18 @@ impl Needs {
             unanswered.iter().map(|(resume, part)| (*resume, part.clone())).collect();
         parts.sort_unstable_by_key(|(resume, _)| *resume);
         parts
+    }
+
+    pub(super) fn note_joined(&self, topics: impl IntoIterator<Item = Name>) {
+        lock(&self.joined).extend(topics);
+    }
+
+    pub(super) fn has_joined(&self, topic: &str) -> bool {
+        lock(&self.joined).contains(topic)
+    }
+
+    pub(super) fn forget_joined(&self) {
+        *lock(&self.joined) = HashSet::default();
     }
 
     /// Takes back what topics wait for: they ask anew.

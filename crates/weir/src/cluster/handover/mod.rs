@@ -1,16 +1,83 @@
 //! A node of the cluster that goes on in another process.
+//!
+//! The new process opens the broker as the node of the old one, and listens to all that concerns it,
+//! before the old one stands still. Messages of topics have offsets, which tell what is still to be
+//! applied. Of all else the old process notes what it has carried out.
+
+mod early;
+mod passing;
 
 use std::time::Duration;
 
+use tokio::time::{sleep, timeout};
 use weir_broker::{ConnectionNumber, Error, NodeNumber, NodeState};
 use weir_engine::Nanos;
 use weir_engine::handover::NotUnderstood;
 use weir_wire::handover::v1;
 
-use super::Cluster;
+use super::{Cluster, Rest};
 use crate::base::handover::{check_column, count, narrow};
+use crate::observe::counters::{ClusterLimit, Counters};
+pub(crate) use early::EarlyEvents;
+pub(super) use passing::Passing;
 
 impl Cluster {
+    /// Another process begins to listen: from here on it is noted what the broker tells.
+    pub(crate) fn begin_passing(&self) {
+        self.events.passing().note();
+    }
+
+    /// The topics that are followed here. The caller keeps the rest, if they must not become more.
+    pub(crate) fn joined(&self) -> Vec<String> {
+        self.router.joined()
+    }
+
+    /// Waits until nothing is changed at the broker any more; `None`: a call lasts for too long.
+    pub(crate) async fn rest(&self, patience: Duration) -> Option<Rest> {
+        self.turns.rest(patience).await
+    }
+
+    /// Waits until all messages that were taken have their answers, for `patience` at most.
+    pub(crate) async fn settle(&self, patience: Duration) {
+        let settled = async {
+            while self.queue.counts().waiting > 0 {
+                sleep(SETTLE_PAUSE).await;
+            }
+        };
+        // Those who wait longer are answered by this process.
+        let _ = timeout(patience, settled).await;
+    }
+
+    /// From here on the other process alone carries out what the broker tells, until
+    /// [`Cluster::resume_hearing`].
+    pub(crate) fn hold_back(&self) {
+        self.events.passing().hold();
+    }
+
+    /// What the broker has told and was carried out here.
+    pub(crate) fn heard(&self) -> v1::BrokerHeard {
+        self.events.passing().heard()
+    }
+
+    /// The other process does not go on, yet.
+    pub(crate) fn resume_hearing(&self, counters: &Counters) {
+        if self.events.resume() {
+            counters.count_cluster_limit(ClusterLimit::Upgrade);
+        }
+    }
+
+    /// The other process does not go on at all.
+    pub(crate) fn end_passing(&self) {
+        self.events.end_passing();
+    }
+
+    /// The other process has gone on: this one hears nothing, and tells nothing of the node.
+    pub(crate) fn leave_to_other(&self, rest: Rest) {
+        self.broker.hush();
+        // Nobody else sets it.
+        let _ = self.rests.set(rest);
+    }
+
     /// What another process needs to open the broker as this node; `None`: the broker has no such
     /// thing. What this process asks of the broker afterwards counts for the node, too.
     ///
@@ -60,6 +127,8 @@ pub(crate) fn node_state(node: v1::BrokerNode, now: Nanos) -> Result<NodeState, 
     })
 }
 
+/// A broker nearby answers in less.
+const SETTLE_PAUSE: Duration = Duration::from_millis(1);
 const LEASE_MAX: Duration = Duration::from_secs(86_400);
 
 #[cfg(test)]
