@@ -41,27 +41,47 @@ impl Http {
 
     /// Requests a resource.
     pub(crate) fn get(&mut self, path: &str) -> Result<Response> {
-        self.exchange("GET", path, None)
+        self.exchange("GET", path, None, None)
+    }
+
+    /// Posts a JSON document under an idempotency key.
+    pub(crate) fn post_once(&mut self, path: &str, json: &str, key: &str) -> Result<Response> {
+        self.exchange("POST", path, Some(json), Some(key))
     }
 
     /// Posts a JSON document.
     pub(crate) fn post(&mut self, path: &str, json: &str) -> Result<Response> {
-        self.exchange("POST", path, Some(json))
+        self.exchange("POST", path, Some(json), None)
     }
 
-    fn exchange(&mut self, method: &str, path: &str, json: Option<&str>) -> Result<Response> {
-        let result = self.try_exchange(method, path, json);
+    fn exchange(
+        &mut self,
+        method: &str,
+        path: &str,
+        json: Option<&str>,
+        key: Option<&str>,
+    ) -> Result<Response> {
+        let result = self.try_exchange(method, path, json, key);
         if result.is_err() {
             self.stream = None;
         }
         result.with_context(|| format!("{method} http://{}{path}", self.addr))
     }
 
-    fn try_exchange(&mut self, method: &str, path: &str, json: Option<&str>) -> Result<Response> {
+    fn try_exchange(
+        &mut self,
+        method: &str,
+        path: &str,
+        json: Option<&str>,
+        key: Option<&str>,
+    ) -> Result<Response> {
         self.request.clear();
         write!(self.request, "{method} {path} HTTP/1.1\r\nHost: {}\r\n", self.addr)?;
         if let Some(token) = &self.token {
             write!(self.request, "Authorization: Bearer {token}\r\n")?;
+        }
+        if let Some(key) = key {
+            write!(self.request, "Idempotency-Key: {key}\r\n")?;
         }
         if let Some(json) = json {
             write!(

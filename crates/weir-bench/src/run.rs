@@ -62,6 +62,7 @@ fn run(command: Command) -> Result<bool> {
             present("activate", args.run.json, &args, scenario::activate::run)
         }
         Command::Stages(args) => present("stages", args.run.json, &args, scenario::stages::run),
+        Command::Upgrade(args) => present("upgrade", args.run.json, &args, scenario::upgrade::run),
         Command::Cluster(args) => present("cluster", args.run.json, &args, scenario::cluster::run),
         Command::Peers(args) => present("peers", args.run.json, &args, scenario::peers::run),
         Command::Baseline(BaselineArgs { server: Some(server), .. }) => {

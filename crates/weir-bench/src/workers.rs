@@ -21,6 +21,8 @@ use crate::tls::RESUMED;
 /// Worker processes, each with a share of the connections.
 pub(crate) struct Workers {
     peers: Vec<Peer>,
+    /// Number of the first connection.
+    first: u32,
     count: u32,
     handshakes: Handshakes,
 }
@@ -44,6 +46,8 @@ pub(crate) struct Totals {
     pub(crate) returns: Lags,
     /// Ages of the values that connections held.
     pub(crate) ages: Lags,
+    /// Times from a ping to its answer.
+    pub(crate) lags_ping: Lags,
 }
 
 /// Connections of one process: below the usual hard limit of 20,000 descriptors, with room for the rest.
@@ -66,12 +70,22 @@ impl Workers {
         let peers = (0..processes)
             .map(|_| Peer::start("worker-process", &[], cpus))
             .collect::<Result<_>>()?;
-        Ok(Workers { peers, count, handshakes })
+        Ok(Workers { peers, first: 0, count, handshakes })
+    }
+
+    /// The same, with connections that are numbered from `first` on, behind those of others.
+    pub(crate) fn numbered_from(self, first: u32) -> Workers {
+        Workers { first, ..self }
     }
 
     /// Number of processes.
     pub(crate) fn processes(&self) -> u32 {
         u32::try_from(self.peers.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Number of connections.
+    pub(crate) fn count(&self) -> u32 {
+        self.count
     }
 
     /// CPU time of all processes together.
@@ -96,6 +110,7 @@ impl Workers {
     ) -> Result<Duration> {
         let window = plan.window.div_ceil(self.processes()).max(1);
         for (index, (first, count)) in self.shares().into_iter().enumerate() {
+            let first = self.first + first;
             let plan = plan_of(index, OpenPlan { first, count, window, ..plan.clone() });
             self.peers[index].say(&Order::Open(plan))?;
         }
@@ -258,8 +273,18 @@ impl Workers {
         plan: &PublishPlan,
         meanwhile: impl FnOnce() -> Result<()>,
     ) -> Result<PublishTally> {
-        self.say_all(&Order::Publish(*plan))?;
+        self.begin_publishing(plan)?;
         meanwhile()?;
+        self.end_publishing(plan)
+    }
+
+    /// Lets connections publish, and does not wait until they have.
+    pub(crate) fn begin_publishing(&mut self, plan: &PublishPlan) -> Result<()> {
+        self.say_all(&Order::Publish(plan.clone()))
+    }
+
+    /// Waits until the messages of [`Workers::begin_publishing`] are published.
+    pub(crate) fn end_publishing(&mut self, plan: &PublishPlan) -> Result<PublishTally> {
         let seconds = f64::from(plan.count) / plan.rate;
         let patience = PATIENCE + Duration::from_secs_f64(2.0 * seconds);
         let mut all =
@@ -348,7 +373,8 @@ impl Echoed {
 }
 
 impl PublishTally {
-    fn add(&mut self, other: &PublishTally) {
+    /// Adds the results of other connections.
+    pub(crate) fn add(&mut self, other: &PublishTally) {
         let own = self.sent.iter_mut().skip(other.first as usize);
         own.zip(&other.sent).for_each(|(all, sent)| *all += sent);
         self.unsent += other.unsent;
@@ -357,13 +383,29 @@ impl PublishTally {
 }
 
 impl Totals {
+    /// Adds the counts of one worker.
     fn add(&mut self, other: Tally) {
         self.lags.add(&other.lags);
         self.lags_slow.add(&other.lags_slow);
         self.lags_last.add(&other.lags_last);
         self.returns.add(&other.returns);
         self.ages.add(&other.ages);
+        self.lags_ping.add(&other.lags_ping);
         self.tally.add(other);
+    }
+
+    /// Adds the counts of other workers.
+    pub(crate) fn join(&mut self, other: Totals) {
+        let Totals { tally, lags, lags_slow, lags_last, returns, ages, lags_ping } = other;
+        self.add(Tally {
+            lags: lags.counts(),
+            lags_slow: lags_slow.counts(),
+            lags_last: lags_last.counts(),
+            returns: returns.counts(),
+            ages: ages.counts(),
+            lags_ping: lags_ping.counts(),
+            ..tally
+        });
     }
 }
 
@@ -392,6 +434,11 @@ impl Tally {
         self.told += other.told;
         self.seen.extend(other.seen);
         self.away += other.away;
+        for (by, count) in other.refused {
+            *self.refused.entry(by).or_insert(0) += count;
+        }
+        self.pongs += other.pongs;
+        self.unanswered += other.unanswered;
         self.errors.extend(other.errors);
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::common::{RunArgs, TargetArgs, duration, size};
+use super::tls::share_or_none;
 
 #[derive(Debug, Args)]
 pub(crate) struct MillionArgs {
@@ -43,12 +44,4 @@ pub(crate) struct MillionArgs {
     /// Processes that connect at the same time.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) at_once: u32,
-}
-
-fn share_or_none(text: &str) -> anyhow::Result<f64> {
-    let share: f64 = text.parse()?;
-    if !(0.0..=1.0).contains(&share) {
-        anyhow::bail!("a share must be from 0 to 1");
-    }
-    Ok(share)
 }

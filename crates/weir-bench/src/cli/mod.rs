@@ -13,6 +13,7 @@ mod publish;
 mod scenarios;
 mod tls;
 mod udp;
+mod upgrade;
 
 use clap::{Parser, Subcommand};
 
@@ -33,6 +34,7 @@ pub(crate) use scenarios::*;
 #[cfg(test)]
 pub(crate) use tls::TlsArgs;
 pub(crate) use udp::UdpArgs;
+pub(crate) use upgrade::UpgradeArgs;
 
 /// Measures a Weir gateway, or the best result that the machine can reach without a gateway.
 #[derive(Debug, Parser)]
@@ -91,6 +93,8 @@ pub(crate) enum Command {
     Activate(ActivateArgs),
     /// The cost of each stage of an activation: nothing, the access log, Redis, and stores.
     Stages(StagesArgs),
+    /// Upgrades while all transports are connected, with what clients see of them.
+    Upgrade(UpgradeArgs),
     /// Several nodes over one Redis, with clients and publishers at all of them, compared with one node
     /// and with Redis alone.
     Cluster(ClusterArgs),
@@ -201,6 +205,9 @@ mod tests {
             "weir-bench activate --spawn w --over h2 --stages log+redis+mongodb-single --misses 0.1",
             "weir-bench activate --spawn w --over udp --devices 1000 --activations 10000 --concurrency 64",
             "weir-bench activate --spawn w --stages redis+embedded --redis redis://127.0.0.1:1 --redis-pid 1",
+            "weir-bench upgrade --spawn w --connections 200 --tls 0 --upgrades 2 --every 1s --storm 2000 --storm-tls",
+            "weir-bench upgrade --spawn w --stall --rate 20 --size 4096 --json",
+            "weir-bench upgrade --spawn w --sweep 1000,2000,18000 --json",
             "weir-bench stages --json",
             "weir-bench stages --stages nothing,log,embedded-single --seconds 2 --rounds 5",
             "weir-bench cluster --spawn w --compare --json",
@@ -252,6 +259,12 @@ mod tests {
             "weir-bench activate --spawn w --misses 1",
             "weir-bench activate --spawn w --redis redis://127.0.0.1:1",
             "weir-bench activate --spawn w --stages log+redis",
+            "weir-bench upgrade",
+            "weir-bench upgrade --spawn w --tls 1.1",
+            "weir-bench upgrade --spawn w --every 1ms",
+            "weir-bench upgrade --spawn w --stall --resume",
+            "weir-bench upgrade --spawn w --sweep 1000 --storm 5",
+            "weir-bench upgrade --spawn w --storm-tls",
             "weir-bench stages --stages nothing,sql",
             "weir-bench peers",
             "weir-bench peers idle",

@@ -108,7 +108,8 @@ fn read(path: &PathBuf) -> Result<String> {
     fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-fn share_or_none(text: &str) -> Result<f64> {
+/// A share that may be nothing.
+pub(super) fn share_or_none(text: &str) -> Result<f64> {
     let share: f64 = text.parse()?;
     if !(0.0..=1.0).contains(&share) {
         bail!("a share must be from 0 to 1");

@@ -225,11 +225,15 @@ pub(crate) struct ComeBack {
     pub(crate) share: f64,
     /// Time over which they come back one after the other, in milliseconds.
     pub(crate) spread_ms: u64,
+    /// One that is refused comes again after this time, in milliseconds; `None`: it does not.
+    pub(crate) again_ms: Option<u64>,
 }
 
-/// A load of messages that connections publish, each to the topic of its stream.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+/// A load of messages that connections publish. Those that get server-sent events send nothing.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct PublishPlan {
+    /// The topic; empty: that of the first stream.
+    pub(crate) topic: String,
     /// Connections that publish: the first ones of all, up to this number.
     pub(crate) publishers: u32,
     /// Messages a second from each of them.
@@ -238,6 +242,8 @@ pub(crate) struct PublishPlan {
     pub(crate) count: u32,
     /// Bytes of a payload.
     pub(crate) size: usize,
+    /// Pings a second from all connections of a worker, which take turns.
+    pub(crate) pings: f64,
 }
 
 /// The messages to wait for.
@@ -356,6 +362,14 @@ pub(crate) struct Tally {
     pub(crate) seen: Vec<(u32, Seen)>,
     /// Connections that are not live again yet.
     pub(crate) away: u64,
+    /// Attempts to come back that the server refused and that are made again, by its last message.
+    pub(crate) refused: BTreeMap<String, u64>,
+    /// Answers to pings.
+    pub(crate) pongs: u64,
+    /// Pings on open connections that have no answer.
+    pub(crate) unanswered: u64,
+    /// Times from a ping to its answer.
+    pub(crate) lags_ping: LagCounts,
     /// Times from dropping to being live again.
     pub(crate) returns: LagCounts,
     /// Ages of the values that connections held, at each [`Order::NoteAges`].
@@ -377,7 +391,7 @@ pub(crate) struct Seen {
     pub(crate) sum: u64,
 }
 
-/// The results of a worker's publishing connections.
+/// The results of a worker's publishing connections, since they were opened.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PublishTally {
     /// Number of the first of these connections.

@@ -28,6 +28,7 @@ pub(crate) mod stages;
 pub(crate) mod stall;
 pub(crate) mod storm;
 pub(crate) mod udp;
+pub(crate) mod upgrade;
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -79,7 +79,12 @@ impl Run<'_> {
     /// A third of the time is quiet; then connections drop, and come back in the rest.
     fn storm(&mut self, target: &mut Target, report: &mut Report) -> Result<()> {
         let (args, pid) = (self.args, target.pid);
-        let plan = ComeBack { to: Vec::new(), share: args.share, spread_ms: args.return_ms };
+        let plan = ComeBack {
+            to: Vec::new(),
+            share: args.share,
+            spread_ms: args.return_ms,
+            again_ms: None,
+        };
         let quiet = Duration::from_secs_f64(args.seconds / 3.0);
         let mut sampler = Sampler::new(target.another_http());
         let before = target.metrics()?;
@@ -121,7 +126,12 @@ impl Run<'_> {
         let mut sampler = Sampler::new(target.another_http());
         self.workers.begin()?;
         let spread_ms = self.args.return_ms;
-        self.workers.come_back(ComeBack { to: Vec::new(), share: 1.0, spread_ms })?;
+        self.workers.come_back(ComeBack {
+            to: Vec::new(),
+            share: 1.0,
+            spread_ms,
+            again_ms: None,
+        })?;
         let back = clock::monotonic() + Duration::from_millis(self.args.return_ms);
         // Messages published before all clients are back would count as missing without a fault.
         let deadline = back + Duration::from_secs(60);

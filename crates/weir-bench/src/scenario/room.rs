@@ -112,7 +112,13 @@ fn load(
         let tally = PublishTally { sent: seqs, late_max_us, ..PublishTally::default() };
         (tally, published.refused)
     } else {
-        let plan = PublishPlan { publishers, rate: args.rate, count, size: args.size };
+        let plan = PublishPlan {
+            publishers,
+            rate: args.rate,
+            count,
+            size: args.size,
+            ..PublishPlan::default()
+        };
         let published = workers.publish(&plan, || {
             sampler.sample_while(|metrics| {
                 watch(metrics);

@@ -3,7 +3,9 @@
 mod databases;
 mod nginx;
 mod rivals;
+mod running;
 mod server;
+mod upgrade;
 
 use std::fs;
 use std::net::SocketAddr;
@@ -28,6 +30,7 @@ pub(crate) use nginx::{Content, Nginx, Site};
 pub(crate) use rivals::{Rival, RivalKind, Service};
 use server::{START_TIMEOUT, Server, wait};
 pub(crate) use server::{Scratch, clean_up_on_signals, free_port};
+pub(crate) use upgrade::{Count as UpgradedCount, Upgraded, settings as upgrade_settings};
 
 /// A server to measure.
 pub(crate) struct Target {
@@ -38,6 +41,8 @@ pub(crate) struct Target {
     pub(crate) plain: SocketAddr,
     /// The address for HTTP clients, with TLS if devices use TLS.
     pub(crate) edge: Option<SocketAddr>,
+    /// The same without TLS, if the server was started by the bench.
+    pub(crate) plain_edge: Option<SocketAddr>,
     /// The process id.
     pub(crate) pid: u32,
     /// The admin API.
@@ -112,6 +117,7 @@ impl Target {
             addr,
             plain: addr,
             edge: None,
+            plain_edge: None,
             pid,
             http: Http::new(admin, token.clone()),
             admin,
@@ -148,6 +154,7 @@ impl Target {
         let token = args.admin_token.clone();
         let mut target = Target::new(door, admin, pid, token, Some(server));
         (target.edge, target.plain) = (Some(edge), addr);
+        target.plain_edge = Some(http);
         target.wait_until_ready()?;
         Ok(target)
     }
@@ -210,8 +217,7 @@ impl Target {
         let Some(server) = &mut self.server else { return Ok(()) };
         kill_process(pid_of(self.pid)?, Signal::TERM)
             .context("the server ended before it was stopped")?;
-        let status = wait(&mut server.child, STOP_TIMEOUT)?;
-        match status {
+        match wait(&mut server.child, STOP_TIMEOUT)? {
             Some(status) if status.success() => Ok(()),
             Some(status) => {
                 bail!("the server ended with {status} after SIGTERM{}", server.log_tail())

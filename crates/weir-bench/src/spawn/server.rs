@@ -14,6 +14,7 @@ use anyhow::{Context, Result, bail};
 use rustix::process::{Signal, kill_process};
 use toml::Table;
 
+use super::running::Running;
 use crate::activations::Activations;
 use crate::process::{Cpus, pid_of};
 use crate::tls::credentials::Credentials;
@@ -25,9 +26,9 @@ pub(crate) struct Scratch(PathBuf);
 /// A server that the bench has started. It is killed and its directory removed when this is
 /// dropped.
 pub(super) struct Server {
-    pub(super) child: Child,
+    pub(super) child: Running,
     pub(super) directory: PathBuf,
-    program: PathBuf,
+    pub(super) program: PathBuf,
     cpus: Option<Cpus>,
 }
 
@@ -98,7 +99,10 @@ impl Server {
         let log =
             File::create(directory.join("log")).context("cannot make the server's log file")?;
         match launch(command, &directory, log, cpus) {
-            Ok(child) => Ok(Server { child, directory, program, cpus: cpus.cloned() }),
+            Ok(child) => {
+                let child = Running::started(&child);
+                Ok(Server { child, directory, program, cpus: cpus.cloned() })
+            }
             Err(error) => {
                 remove(&directory);
                 Err(error)
@@ -114,9 +118,21 @@ impl Server {
             .context("cannot open the server's log file")?;
         let ended = self.child.id();
         let command = serve(&self.program, &self.directory);
-        self.child = launch(command, &self.directory, log, self.cpus.as_ref())?;
+        let child = launch(command, &self.directory, log, self.cpus.as_ref())?;
+        self.child = Running::started(&child);
         underway(|all| all.retain(|(pid, _)| *pid != ended));
         Ok(())
+    }
+
+    /// Another process runs in the place of this one from now on. Returns the one of before.
+    pub(super) fn replace(&mut self, pid: u32) -> Running {
+        let before = std::mem::replace(&mut self.child, Running::adopted(pid));
+        let directory = self.directory.clone();
+        underway(|all| {
+            all.retain(|(pid, _)| *pid != before.id());
+            all.push((pid, directory));
+        });
+        before
     }
 
     pub(super) fn log_tail(&self) -> String {
@@ -220,7 +236,7 @@ pub(super) fn remove(directory: &Path) {
     let _ = fs::remove_dir_all(directory);
 }
 
-pub(super) fn wait(child: &mut Child, patience: Duration) -> Result<Option<ExitStatus>> {
+pub(super) fn wait(child: &mut Running, patience: Duration) -> Result<Option<ExitStatus>> {
     let deadline = clock::monotonic() + patience;
     loop {
         if let Some(status) = child.try_wait()? {

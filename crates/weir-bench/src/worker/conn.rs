@@ -45,6 +45,8 @@ pub(crate) struct Conn {
     pub(crate) away: Option<Away>,
     /// Answers that must still come before the connection is settled.
     pub(crate) awaited: u8,
+    /// Pings without an answer.
+    pub(super) pings: u8,
     /// Whether the client stops reading or reads slowly.
     pub(crate) slow: bool,
     /// Whether epoll watches it.
@@ -120,6 +122,7 @@ impl Conn {
             position: None,
             away: None,
             awaited: plan.hello.as_ref().map_or(0, HelloPlan::answers),
+            pings: 0,
             slow,
             watched: true,
             goodbye: 0,

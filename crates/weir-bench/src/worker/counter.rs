@@ -25,6 +25,7 @@ pub(crate) struct Counter {
     lags_last: Lags,
     returns: Lags,
     ages: Lags,
+    lags_ping: Lags,
     /// Empty buffers for frames that come in pieces.
     spare: Vec<Vec<u8>>,
     judge: Judge,
@@ -93,6 +94,7 @@ impl Counter {
             lags_last: Lags::new(),
             returns: Lags::new(),
             ages: Lags::new(),
+            lags_ping: Lags::new(),
             spare: Vec::new(),
             judge,
             first,
@@ -110,6 +112,7 @@ impl Counter {
         self.lags_last.reset();
         self.returns.reset();
         self.ages.reset();
+        self.lags_ping.reset();
     }
 
     /// Topic of a stream.
@@ -125,6 +128,7 @@ impl Counter {
             lags_last: self.lags_last.counts(),
             returns: self.returns.counts(),
             ages: self.ages.counts(),
+            lags_ping: self.lags_ping.counts(),
             seen: match &self.judge {
                 Judge::Offsets(order) => order.seen(),
                 Judge::Streams(_) | Judge::Room(_) | Judge::Keys(_) => Vec::new(),
@@ -166,14 +170,13 @@ impl Counter {
 
     /// Notes that the server has closed a connection.
     pub(crate) fn note_closed(&mut self, conn: &Conn, how: &str) {
-        let known = CloseReason::from_code(conn.goodbye).map(CloseReason::name);
-        let by = match known {
-            Some(name) => name.to_owned(),
-            None if conn.goodbye != 0 => format!("code_{}", conn.goodbye),
-            None => how.to_owned(),
-        };
-        *self.tally.closed_by.entry(by).or_insert(0) += 1;
+        *self.tally.closed_by.entry(ended_by(conn, how)).or_insert(0) += 1;
         self.tally.closed += u64::from(!conn.slow);
+    }
+
+    /// Notes that the server has refused a connection that comes again.
+    pub(crate) fn note_refused(&mut self, conn: &Conn, how: &str) {
+        *self.tally.refused.entry(ended_by(conn, how)).or_insert(0) += 1;
     }
 
     /// Handles bytes that connection `index` received at time `stamp`.
@@ -348,7 +351,7 @@ impl Counter {
                 self.tally.frames += 1;
                 self.tally.frame_bytes = bytes as u64;
             }
-            Ok(false) => self.take_other(conn, body)?,
+            Ok(false) => self.take_other(conn, body, stamp)?,
             Err(error) => {
                 self.tally.wrong += 1;
                 self.note(match &self.judge {
@@ -462,7 +465,12 @@ impl Counter {
     }
 
     /// Handles a message without a payload of the bench.
-    fn take_other(&mut self, conn: &mut Conn, body: &[u8]) -> Result<(), String> {
+    fn take_other(
+        &mut self,
+        conn: &mut Conn,
+        body: &[u8],
+        stamp: Option<u64>,
+    ) -> Result<(), String> {
         use server_message::Kind;
         let body = forms::body(conn.form, body)?;
         let message = ServerMessage::decode(&body[..]).map_err(|error| error.to_string())?;
@@ -470,6 +478,13 @@ impl Counter {
             Some(Kind::Welcome(_)) => conn.awaited = conn.awaited.saturating_sub(1),
             Some(Kind::Subscribed(subscribed)) => self.take_subscribed(conn, &subscribed),
             Some(Kind::Goodbye(goodbye)) => conn.goodbye = goodbye.code,
+            Some(Kind::Pong(pong)) if conn.pings > 0 => {
+                conn.pings -= 1;
+                self.tally.pongs += 1;
+                let sent_ns = <[u8; 8]>::try_from(&pong.data[..]).map(u64::from_be_bytes);
+                let lag = stamp.zip(sent_ns.ok()).map(|(stamp, sent)| stamp.saturating_sub(sent));
+                lag.into_iter().for_each(|lag| self.lags_ping.record(lag));
+            }
             Some(Kind::Error(error)) => {
                 let settled = if conn.phase == Phase::Settled { "" } else { " to Hello" };
                 self.note(format!(
@@ -493,5 +508,14 @@ impl Counter {
             )) => self.note(format!("an unexpected message: {other:?}")),
         }
         Ok(())
+    }
+}
+
+/// The reason for which the server has ended a connection; `how`: what the socket has said.
+fn ended_by(conn: &Conn, how: &str) -> String {
+    match CloseReason::from_code(conn.goodbye).map(CloseReason::name) {
+        Some(name) => name.to_owned(),
+        None if conn.goodbye != 0 => format!("code_{}", conn.goodbye),
+        None => how.to_owned(),
     }
 }

@@ -58,10 +58,14 @@ pub(crate) struct Worker<W> {
     opening: Option<Opening>,
     collecting: Option<Collecting>,
     publishing: Option<Publishing>,
+    /// Numbers that each publishing connection has used up.
+    numbers: Vec<u32>,
     /// Connections that must come back, with their times; the last one first.
     returning: Vec<(Duration, usize)>,
     /// Where they come back to; nothing: where they were.
     destinations: Vec<SocketAddr>,
+    /// After this time, one that is refused comes again.
+    again: Option<Duration>,
     pacer: Pacer,
     paced_at: Duration,
     inbox: Inbox,
@@ -103,8 +107,10 @@ impl<W: Write> Worker<W> {
             conns: Vec::new(),
             counter: Counter::default(),
             publishing: None,
+            numbers: Vec::new(),
             returning: Vec::new(),
             destinations: Vec::new(),
+            again: None,
             opening: None,
             collecting: None,
             pacer: Pacer::default(),
@@ -175,7 +181,8 @@ impl<W: Write> Worker<W> {
             is_waited_for(conn, &collecting.order, paced)
                 && self.counter.missing(index, conn, &published) > 0
         });
-        let waiting = missing || !self.returning.is_empty();
+        let unanswered = self.conns.iter().any(|conn| conn.fd.is_some() && conn.pings > 0);
+        let waiting = missing || unanswered || !self.returning.is_empty();
         if waiting && now < collecting.until {
             return Ok(());
         }
@@ -252,6 +259,7 @@ impl<W: Write> Worker<W> {
         let streams = (plan.first..=last).map(|index| plan.streams.of(index)).max().unwrap_or(0);
         let topics = (0..=streams).map(|stream| topic(&plan.topic_prefix, stream)).collect();
         self.counter = Counter::new(&plan, topics);
+        self.numbers.clear();
         let patience = Duration::from_millis(plan.patience_ms);
         self.handshakes.clear();
         let fetched = self.prepare_tls(plan.tls.as_ref()).and_then(|()| match &self.tls {
@@ -403,11 +411,18 @@ impl<W: Write> Worker<W> {
     }
 
     fn end(&mut self, index: usize, how: &str) {
+        let again = self.again.filter(|_| self.is_coming_back(index));
         let conn = &mut self.conns[index];
         conn.fd = None;
         conn.phase = Phase::Ended;
         conn.partial = Vec::new();
-        self.counter.note_closed(conn, how);
+        match again {
+            None => self.counter.note_closed(conn, how),
+            Some(again) => {
+                self.counter.note_refused(conn, how);
+                self.plan_return(index, clock::monotonic() + again);
+            }
+        }
     }
 
     fn change_reading(&mut self, reading: Reading, now: Duration) {
@@ -517,6 +532,7 @@ fn tally_of(counter: &Counter, conns: &[Conn], published: &Published<'_>) -> Tal
         let missing = counter.missing(index, conn, published);
         let open = u64::from(conn.fd.is_some());
         tally.away += u64::from(conn.away.is_some());
+        tally.unanswered += u64::from(conn.pings) * open;
         if conn.slow {
             tally.open_slow += open;
             tally.missing_slow += missing * open;

@@ -8,6 +8,7 @@ use weir_wire::hot::{Payload, Publish};
 use crate::clock;
 use crate::payload::Header;
 use crate::protocol::{PublishPlan, PublishTally};
+use crate::stats::{real, whole};
 
 /// The messages to publish, and the progress.
 #[derive(Debug)]
@@ -22,6 +23,13 @@ pub(super) struct Publishing {
     /// Messages still to publish.
     count: u64,
     next: u64,
+    /// Indices of the connections that publish, and of those that ping.
+    publishers: Vec<usize>,
+    pinging: Vec<usize>,
+    /// Pings a second, those that are left, and those that were sent.
+    pings: f64,
+    pings_left: u64,
+    pinged: u64,
     size: usize,
     tally: PublishTally,
     text: String,
@@ -29,41 +37,64 @@ pub(super) struct Publishing {
 }
 
 impl Publishing {
-    /// A schedule for those of the worker's `conns` connections whose number is below
-    /// `plan.publishers`.
+    /// A schedule for those of the worker's connections whose number is below `plan.publishers`.
+    ///
+    /// `speaks` says of each connection whether it can send, and `numbers` how many numbers each has
+    /// used up.
     pub(super) fn new(
         plan: &PublishPlan,
         topic: String,
         first: u32,
-        conns: usize,
+        (speaks, numbers): (Vec<bool>, Vec<u32>),
         now: Duration,
     ) -> Publishing {
-        let here = (plan.publishers.saturating_sub(first) as usize).min(conns);
+        let here = (plan.publishers.saturating_sub(first) as usize).min(speaks.len());
+        let speakers = |among: &[bool]| -> Vec<usize> {
+            (0..).zip(among).filter(|(_, speaks)| **speaks).map(|(index, _)| index).collect()
+        };
+        let (publishers, pinging) = (speakers(&speaks[..here]), speakers(&speaks));
+        let mut sent = numbers;
+        sent.resize(sent.len().max(here), 0);
+        let count = u32::try_from(publishers.len()).unwrap_or(u32::MAX);
+        let pings = if pinging.is_empty() { 0.0 } else { plan.pings };
+        let length = f64::from(plan.count) / plan.rate.max(RATE_MIN);
         Publishing {
             topic,
             first,
             start: now,
-            rate: plan.rate * f64::from(u32::try_from(here).unwrap_or(u32::MAX)),
-            count: u64::from(plan.count) * here as u64,
+            rate: plan.rate * f64::from(count),
+            count: u64::from(plan.count) * u64::from(count),
             next: 0,
+            publishers,
+            pinging,
+            pings,
+            pings_left: whole(pings * length),
+            pinged: 0,
             size: plan.size,
-            tally: PublishTally { first, sent: vec![0; here], ..PublishTally::default() },
+            tally: PublishTally { first, sent, ..PublishTally::default() },
             text: String::new(),
             frame: Vec::new(),
         }
     }
 
-    /// The time of the next message; `None` after the last.
+    /// The time of the next message or ping; `None` after the last.
     pub(super) fn poll_due(&self) -> Option<Duration> {
-        let offset = Duration::from_secs_f64(crate::stats::real(self.next) / self.rate.max(1e-9));
-        (self.next < self.count).then(|| self.start + offset)
+        let publish = (self.next < self.count).then(|| self.due(self.next, self.rate));
+        let ping = (self.pings_left > 0).then(|| self.due(self.pinged, self.pings));
+        publish.into_iter().chain(ping).min()
+    }
+
+    fn due(&self, number: u64, rate: f64) -> Duration {
+        self.start + Duration::from_secs_f64(real(number) / rate.max(RATE_MIN))
     }
 
     /// The next connection to publish and its frame, if it is due now.
     pub(super) fn poll_frame(&mut self, now: Duration) -> Option<(usize, &[u8])> {
-        let due = self.poll_due().filter(|due| *due <= now)?;
-        let here = self.tally.sent.len() as u64;
-        let index = usize::try_from(self.next % here).ok()?;
+        let due = (self.next < self.count).then(|| self.due(self.next, self.rate))?;
+        if due > now {
+            return None;
+        }
+        let index = turn(&self.publishers, self.next)?;
         self.next += 1;
         let late = u64::try_from((now - due).as_micros()).unwrap_or(u64::MAX);
         self.tally.late_max_us = self.tally.late_max_us.max(late);
@@ -77,6 +108,16 @@ impl Publishing {
         Some((index, &self.frame))
     }
 
+    /// The next connection to ping, if it is due now.
+    pub(super) fn poll_ping(&mut self, now: Duration) -> Option<usize> {
+        if self.pings_left == 0 || self.due(self.pinged, self.pings) > now {
+            return None;
+        }
+        self.pings_left -= 1;
+        self.pinged += 1;
+        turn(&self.pinging, self.pinged - 1)
+    }
+
     /// The frame was sent, or not; then its number is used again.
     pub(super) fn handle_sent(&mut self, index: usize, sent: bool) {
         if sent {
@@ -86,17 +127,37 @@ impl Publishing {
         }
     }
 
-    /// The results, once all messages are published.
+    /// The results, once all messages are published and all pings sent.
     pub(super) fn poll_tally(&mut self) -> Option<PublishTally> {
-        (self.next == self.count).then(|| std::mem::take(&mut self.tally))
+        (self.next == self.count && self.pings_left == 0).then(|| std::mem::take(&mut self.tally))
     }
 }
+
+/// Whose turn it is.
+fn turn(among: &[usize], number: u64) -> Option<usize> {
+    let count = u64::try_from(among.len()).ok().filter(|count| *count > 0)?;
+    among.get(usize::try_from(number % count).ok()?).copied()
+}
+
+/// A rate by which can be divided.
+const RATE_MIN: f64 = 1e-9;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const PLAN: PublishPlan = PublishPlan { publishers: 5, rate: 2.0, count: 2, size: 32 };
+    const PLAN: PublishPlan = PublishPlan {
+        topic: String::new(),
+        publishers: 5,
+        rate: 2.0,
+        count: 2,
+        size: 32,
+        pings: 0.0,
+    };
+
+    fn schedule(plan: &PublishPlan, first: u32, speaks: &[bool], now: Duration) -> Publishing {
+        Publishing::new(plan, "t".to_owned(), first, (speaks.to_vec(), Vec::new()), now)
+    }
 
     fn published(publishing: &mut Publishing, now: Duration) -> Vec<(usize, u32, u32)> {
         let mut all = Vec::new();
@@ -113,7 +174,7 @@ mod tests {
     #[test]
     fn connections_take_turns_by_the_clock() {
         let start = Duration::from_secs(10);
-        let mut publishing = Publishing::new(&PLAN, "t".to_owned(), 3, 10, start);
+        let mut publishing = schedule(&PLAN, 3, &[true; 10], start);
         let at = |millis| start + Duration::from_millis(millis);
         assert_eq!(published(&mut publishing, at(249)), [(0, 3, 0)]);
         assert_eq!(publishing.poll_due(), Some(at(250)));
@@ -128,13 +189,26 @@ mod tests {
 
     #[test]
     fn a_number_that_was_not_sent_is_used_again_and_others_publish_nothing() {
-        let mut publishing = Publishing::new(&PLAN, "t".to_owned(), 4, 10, Duration::ZERO);
+        let mut publishing = schedule(&PLAN, 4, &[true; 10], Duration::ZERO);
         let late = Duration::from_secs(9);
         assert_eq!(publishing.poll_frame(late).map(|(index, _)| index), Some(0));
         publishing.handle_sent(0, false);
         assert_eq!(published(&mut publishing, late), [(0, 4, 0)]);
         assert_eq!(publishing.poll_tally().unwrap().unsent, 1);
-        let mut nobody = Publishing::new(&PLAN, "t".to_owned(), 5, 10, Duration::ZERO);
+        let mut nobody = schedule(&PLAN, 5, &[true; 10], Duration::ZERO);
         assert!(nobody.poll_frame(late).is_none() && nobody.poll_tally().is_some());
+    }
+
+    #[test]
+    fn numbers_go_on_and_who_cannot_send_is_left_out() {
+        let plan = PublishPlan { publishers: 3, count: 1, pings: 3.0, ..PLAN };
+        let (speaks, late) = (vec![true, false, true, true], Duration::from_secs(9));
+        let mut publishing =
+            Publishing::new(&plan, "t".to_owned(), 0, (speaks, vec![7, 0, 9]), Duration::ZERO);
+        assert_eq!(published(&mut publishing, late), [(0, 0, 7), (2, 2, 9)]);
+        assert!(publishing.poll_tally().is_none(), "pings are left");
+        // Half a second of three pings a second, rounded.
+        assert_eq!([(); 3].map(|()| publishing.poll_ping(late)), [Some(0), Some(2), None]);
+        assert_eq!(publishing.poll_tally().unwrap().sent, [8, 0, 10]);
     }
 }

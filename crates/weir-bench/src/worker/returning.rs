@@ -26,11 +26,24 @@ impl<W: Write> Worker<W> {
             conn.away = Some(Away { since: now, hello_ns: u64::MAX });
         }
         self.destinations = plan.to;
+        self.again = plan.again_ms.map(Duration::from_millis);
         let spread = Duration::from_millis(plan.spread_ms);
         let count = u32::try_from(chosen.len()).unwrap_or(u32::MAX).max(1);
         self.returning =
             (1..).zip(chosen).map(|(place, index)| (now + spread * place / count, index)).collect();
         self.returning.reverse();
+    }
+
+    /// Whether a connection has dropped and is not settled again.
+    pub(super) fn is_coming_back(&self, index: usize) -> bool {
+        let conn = &self.conns[index];
+        conn.away.is_some() && conn.phase != Phase::Settled
+    }
+
+    /// Plans that a connection comes back.
+    pub(super) fn plan_return(&mut self, index: usize, due: Duration) {
+        let at = self.returning.partition_point(|(other, _)| *other > due);
+        self.returning.insert(at, (due, index));
     }
 
     /// Connects those whose time has come.

@@ -7,10 +7,11 @@ use rustix::net::sockopt;
 use weir_wire::format::Format;
 use weir_wire::v1::{ClientMessage, Position};
 use weir_wire::ws::{self, Opcode};
-use weir_wire::{ProstMessage, json};
+use weir_wire::{ProstMessage, frame, json};
 
 use super::conn::{Conn, Phase, hello};
 use super::{Worker, event_data};
+use crate::clock;
 use crate::protocol::HelloPlan;
 
 /// The nonce of RFC 6455, §1.3, and the answer to it. A fixed nonce suffices to measure a server.
@@ -73,6 +74,9 @@ impl<W: Write> Worker<W> {
     pub(super) fn ask_for_messages(&mut self, index: usize) {
         let Some(plan) = &self.plan else { return };
         let conn = &mut self.conns[index];
+        if let Some(away) = &mut conn.away {
+            away.hello_ns = clock::realtime_ns();
+        }
         let Some(fd) = &mut conn.fd else { return };
         let nobody = HelloPlan::default();
         let hello = plan.hello.as_ref().unwrap_or(&nobody);
@@ -95,6 +99,31 @@ impl<W: Write> Worker<W> {
 }
 
 impl Conn {
+    /// Sends the message of this frame in the format of this client. `false`: the socket has no
+    /// room, and nothing was sent.
+    pub(super) fn pass(&mut self, framed: &[u8]) -> Result<bool, String> {
+        let body = || match frame::decode(framed, usize::MAX) {
+            Ok(Some((body, _))) => Ok(body),
+            Ok(None) | Err(_) => Err("no frame".to_owned()),
+        };
+        let out = match self.form {
+            Format::Stream => framed.to_vec(),
+            Format::Sse => return Ok(false),
+            Format::WsProtobuf => client_frame(Opcode::Binary, body()?),
+            Format::WsJson => {
+                let message = ClientMessage::decode(body()?).map_err(|error| error.to_string())?;
+                client_frame(Opcode::Text, json::client_message_to_json(&message).as_bytes())
+            }
+        };
+        match self.fd.as_mut().map(|fd| fd.send(&out)) {
+            None | Some(Err(Errno::AGAIN)) => Ok(false),
+            Some(Ok(sent)) if sent == out.len() => Ok(true),
+            // Only a part of it was sent, so nothing can follow it.
+            Some(Ok(_)) => Err("a message was sent in part".to_owned()),
+            Some(Err(error)) => Err(format!("cannot send: {error}")),
+        }
+    }
+
     /// Sends a message in the format of this client, which is not the one of TCP.
     fn say(&mut self, message: &ClientMessage) -> Result<(), String> {
         match self.form {
@@ -109,14 +138,19 @@ impl Conn {
     /// Sends a WebSocket frame.
     pub(super) fn send_frame(&mut self, opcode: Opcode, payload: &[u8]) -> Result<(), String> {
         let Some(fd) = &mut self.fd else { return Ok(()) };
-        let mut out = Vec::new();
-        ws::encode_client_frame(opcode, payload, rand::random(), &mut out);
+        let out = client_frame(opcode, payload);
         match fd.send(&out) {
             Ok(sent) if sent == out.len() => Ok(()),
             Ok(sent) => Err(format!("{sent} of {} bytes were sent", out.len())),
             Err(error) => Err(format!("cannot send: {error}")),
         }
     }
+}
+
+fn client_frame(opcode: Opcode, payload: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    ws::encode_client_frame(opcode, payload, rand::random(), &mut out);
+    out
 }
 
 /// The first request of a client.

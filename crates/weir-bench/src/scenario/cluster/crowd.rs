@@ -65,7 +65,7 @@ fn storm(
         clock::sleep_until(began + pace.time / 4);
         // It is killed when it is dropped.
         drop(killed);
-        returning.come_back(ComeBack { to, share: 1.0, spread_ms: args.return_ms })
+        returning.come_back(ComeBack { to, share: 1.0, spread_ms: args.return_ms, again_ms: None })
     })?;
     side.end(before, published, &mut broker.client)
 }

@@ -38,12 +38,18 @@ pub(super) fn run(args: &HooksArgs, setup: &Setup, report: &mut Report) -> Resul
     let seconds = args.seconds / f64::from(args.rounds);
     let each = rate / f64::from(connections);
     let count = u32::try_from(whole((each * seconds).max(1.0)))?;
-    let plan = PublishPlan { publishers: connections, rate: each, count, size: args.size };
+    let plan = PublishPlan {
+        publishers: connections,
+        rate: each,
+        count,
+        size: args.size,
+        ..PublishPlan::default()
+    };
     let (mut told, mut alone) = (Vec::new(), Vec::new());
     for round in 0..args.rounds {
         crate::workers::progress("round", round + 1, args.rounds);
-        told.push(measure(args, setup, plan, true, report)?);
-        alone.push(measure(args, setup, plan, false, report)?);
+        told.push(measure(args, setup, &plan, true, report)?);
+        alone.push(measure(args, setup, &plan, false, report)?);
     }
     fill(report, &told, &alone);
     Ok(())
@@ -52,7 +58,7 @@ pub(super) fn run(args: &HooksArgs, setup: &Setup, report: &mut Report) -> Resul
 fn measure(
     args: &HooksArgs,
     setup: &Setup,
-    plan: PublishPlan,
+    plan: &PublishPlan,
     is_told: bool,
     report: &mut Report,
 ) -> Result<Round> {
@@ -70,7 +76,7 @@ fn measure(
     workers.open(&OpenPlan { hello, ..open }, |_, plan| plan)?;
     let cpu = Target::cpu(target.pid)?;
     let started = clock::monotonic();
-    let tally = workers.publish(&plan, || Ok(()))?;
+    let tally = workers.publish(plan, || Ok(()))?;
     let published = tally.sent.iter().map(|sent| u64::from(*sent)).sum();
     ensure!(published > 0, "nothing was published");
     if is_told {

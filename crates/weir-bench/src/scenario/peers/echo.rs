@@ -28,7 +28,7 @@ struct Side {
 }
 
 enum Kind {
-    Weir(Target),
+    Weir(Box<Target>),
     Rival(Rival),
     Bare(BaselineSet),
 }
@@ -58,7 +58,11 @@ pub(super) fn run(args: &PeersArgs, setup: &Setup, report: &mut Report) -> Resul
     };
     let mut sides = Vec::new();
     let workers = opened(&plan)?;
-    sides.push(Side { contestant: Contestant::weir(), workers, kind: Kind::Weir(target) });
+    sides.push(Side {
+        contestant: Contestant::weir(),
+        workers,
+        kind: Kind::Weir(Box::new(target)),
+    });
     for kind in kinds {
         let rival = start_for_devices(args, setup, kind)?;
         let workers = opened(&plan_for(plan.clone(), &rival)).with_context(|| kind.name())?;

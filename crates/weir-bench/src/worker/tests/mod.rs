@@ -3,6 +3,7 @@
 mod churn;
 mod echo;
 mod offsets;
+mod pings;
 mod resume;
 mod room;
 mod tls;

@@ -40,7 +40,7 @@ fn who_comes_back_elsewhere_is_the_same_device_and_misses_nothing() {
     conns.iter_mut().for_each(|(conn, _, _)| conn.write_all(&first).unwrap());
     assert_eq!(bench.collect(41, 10_000).delivered, 2);
     let to = vec![new.local_addr().unwrap()];
-    bench.tell(&Order::ComeBack(ComeBack { to, share: 1.0, spread_ms: 0 }));
+    bench.tell(&Order::ComeBack(ComeBack { to, share: 1.0, spread_ms: 0, again_ms: None }));
     let mut back = [0, 1].map(|_| welcome_at(&new, 41, true));
     let devices = |conns: &[(TcpStream, String, u64)]| {
         let mut ids: Vec<String> = conns.iter().map(|(_, device, _)| device.clone()).collect();

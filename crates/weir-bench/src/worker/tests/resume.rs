@@ -38,7 +38,12 @@ fn who_comes_back_goes_on_where_it_left_off() {
     let before = push_at(0, 42);
     conns.iter_mut().for_each(|conn| conn.write_all(&before).unwrap());
     assert_eq!(bench.collect(1, 10_000).delivered, 2);
-    bench.tell(&Order::ComeBack(ComeBack { to: Vec::new(), share: 0.5, spread_ms: 20 }));
+    bench.tell(&Order::ComeBack(ComeBack {
+        to: Vec::new(),
+        share: 0.5,
+        spread_ms: 20,
+        again_ms: None,
+    }));
     let missed = [push_at(1, 43), push_at(2, 44)].concat();
     let (mut back, asked) = welcome_back(&listener, true, None);
     assert_eq!(asked, Some(Position { epoch: 7, offset: 42 }));
@@ -51,7 +56,12 @@ fn who_comes_back_goes_on_where_it_left_off() {
     assert_eq!((tally.delivered, tally.lost(), tally.duplicates), (8, 0, 0), "{tally:?}");
     assert_eq!((tally.recovered, tally.unrecovered, tally.away), (1, 0, 0), "{tally:?}");
     assert_eq!((tally.closed, tally.open, tally.wrong), (0, 2, 0), "{tally:?}");
-    bench.tell(&Order::ComeBack(ComeBack { to: Vec::new(), share: 1.0, spread_ms: 0 }));
+    bench.tell(&Order::ComeBack(ComeBack {
+        to: Vec::new(),
+        share: 1.0,
+        spread_ms: 0,
+        again_ms: None,
+    }));
     let fresh = Some(Position { epoch: 8, offset: 0 });
     let backs = [0, 1].map(|_| welcome_back(&listener, false, fresh));
     assert!(backs.iter().all(|(_, asked)| *asked == Some(Position { epoch: 7, offset: 45 })));
@@ -62,4 +72,38 @@ fn who_comes_back_goes_on_where_it_left_off() {
     let tally = bench.collect(7, 300);
     assert_eq!((tally.unrecovered, tally.gaps, tally.missing), (2, 1, 2), "{tally:?}");
     bench.end();
+}
+
+#[test]
+fn who_is_refused_comes_again_if_it_may() {
+    let reason = CloseReason::ALL[CloseReason::COUNT - 1];
+    for (again_ms, refused, closed) in [(Some(1), 1, 0), (None, 0, 1)] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut bench = Bench::start();
+        bench.say(&Order::Open(plan(listener.local_addr().unwrap(), 1)));
+        let begin = Some(Position { epoch: 7, offset: 41 });
+        let _before = welcome_back(&listener, false, begin);
+        let _ = bench.hear();
+        bench.tell(&Order::ComeBack(ComeBack {
+            to: Vec::new(),
+            share: 1.0,
+            spread_ms: 0,
+            again_ms,
+        }));
+        bench.tell(&Order::Begin);
+        let (mut conn, _) = greeted(&listener);
+        let code = u32::from(reason.code());
+        say(&mut conn, Kind::Goodbye(Goodbye { code, ..Goodbye::default() }));
+        drop(conn);
+        let back = again_ms.map(|_| {
+            let (mut back, _) = welcome_back(&listener, true, None);
+            back.write_all(&push_at(0, 42)).unwrap();
+            back
+        });
+        let tally = bench.collect(1, 10_000);
+        assert_eq!(tally.refused.get(reason.name()).copied().unwrap_or(0), refused, "{tally:?}");
+        assert_eq!((tally.closed, tally.recovered), (closed, refused), "{tally:?}");
+        drop(back);
+        bench.end();
+    }
 }

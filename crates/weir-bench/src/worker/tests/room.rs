@@ -9,7 +9,13 @@ use crate::protocol::{Check, PublishPlan};
 fn everybody_publishes_and_everybody_receives_everybodys() {
     let room = |plan| OpenPlan { check: Check::Room(3), size: 32, ..plan };
     let (mut bench, mut conns) = open(room, 3);
-    bench.say(&Order::Publish(PublishPlan { publishers: 3, rate: 1000.0, count: 2, size: 32 }));
+    bench.say(&Order::Publish(PublishPlan {
+        publishers: 3,
+        rate: 1000.0,
+        count: 2,
+        size: 32,
+        ..PublishPlan::default()
+    }));
     let Answer::Published(published) = bench.hear() else { panic!("not published") };
     assert_eq!((&published.sent, published.unsent), (&vec![2, 2, 2], 0));
     let mut singles = Vec::new();
