@@ -24,6 +24,8 @@ mod configuration;
 mod datagrams;
 #[path = "upgrade_moves/formats.rs"]
 mod formats;
+#[path = "upgrade_moves/publishers.rs"]
+mod publishers;
 
 /// Publishes numbers, one after the other, until it is told to stop. A refused one is sent again.
 struct Publisher {

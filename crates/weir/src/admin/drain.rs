@@ -117,5 +117,6 @@ fn refusal(error: DrainError) -> Problem {
         DrainError::Lead(_) => Problem::field("lead", detail),
         DrainError::Over(_) => Problem::field("over", detail),
         DrainError::Busy(_) | DrainError::Ending => Problem::new(Kind::DrainRunning, detail),
+        DrainError::HandingOver => Problem::handing_over(),
     }
 }

@@ -32,6 +32,8 @@ mod views;
 
 use std::convert::Infallible;
 use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
@@ -47,6 +49,8 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
+use crate::base::door::Door;
+use crate::base::handover::HandingOver;
 use crate::base::profiler::Profiler;
 use crate::base::reloader::Reloader;
 use crate::connection::farewell::say_at_once;
@@ -72,8 +76,8 @@ pub(crate) struct OfProgram {
     pub(crate) reloader: Option<Arc<dyn Reloader>>,
 }
 
-/// Serves the admin API until `shutdown` is done. Then it lets running requests end, for at most
-/// `SHUTDOWN_TIMEOUT`.
+/// Serves the admin API until `shutdown` is done. Then it lets running requests end, for at most as
+/// long as that says.
 ///
 /// Limits: `CONNECTIONS_MAX`. One connection more closes the longest silent one. If all are busy,
 /// the new one is answered with 503.
@@ -81,22 +85,22 @@ pub(crate) async fn serve(
     listener: TcpListener,
     handle: Handle,
     (of_program, pages): (OfProgram, AddedPages),
-    shutdown: impl Future<Output = ()>,
+    shutdown: impl Future<Output = Duration>,
 ) {
     let counting = handle.clone();
     let routes = Arc::new(Routes::new(handle, of_program, pages));
     let (mut connections, mut registry) = (JoinSet::new(), Registry::default());
     let mut trouble = AcceptTrouble::of(listener.local_addr());
     let mut shutdown = pin!(shutdown);
-    loop {
+    let time = loop {
         counting.counters().set_admin_connections(registry.count());
         tokio::select! {
-            () = &mut shutdown => break,
+            time = &mut shutdown => break time,
             Some(ended) = connections.join_next_with_id() => match ended {
                 Ok((id, ())) => registry.leave(id),
                 Err(error) => registry.leave(error.id()),
             },
-            accepted = listener.accept() => match accepted {
+            accepted = accept(&listener, &counting.shared().door) => match accepted {
                 Ok((stream, _)) => {
                     trouble.end();
                     if registry.count() >= CONNECTIONS_MAX && !registry.close_longest_silent() {
@@ -124,12 +128,25 @@ pub(crate) async fn serve(
                 }
             },
         }
-    }
+    };
     drop(listener);
     routes.close();
     registry.drain();
     let ended = async { while connections.join_next().await.is_some() {} };
-    let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, ended).await;
+    let _ = tokio::time::timeout(time, ended).await;
+}
+
+/// Accepts a connection, but none in the pause of an upgrade: that one waits for the process that
+/// goes on.
+async fn accept(listener: &TcpListener, door: &Door) -> io::Result<(TcpStream, SocketAddr)> {
+    loop {
+        door.serves().await;
+        tokio::select! {
+            biased;
+            () = door.paused() => {}
+            accepted = listener.accept() => return accepted,
+        }
+    }
 }
 
 /// Checks the pages of the embedding program.
@@ -190,8 +207,12 @@ async fn answer(
     life.begin(request.is_end_stream());
     let is_passed_over = is_passed_over(request.body());
     let request = request.map(|body| Watched::new(body, Arc::clone(life)));
-    let mut reply = entrance::answer(routes, ends, request).await;
-    if !life.is_whole() && !is_passed_over {
+    let door = &routes.shared().door;
+    let mut reply = match door.open().await {
+        Ok(()) => entrance::answer(routes, ends, request).await,
+        Err(HandingOver) => Problem::handing_over().into_response(),
+    };
+    if door.has_moved() || !life.is_whole() && !is_passed_over {
         reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     // While the answer leaves, it is the peer's turn too. A stream stays busy: it ends with its
@@ -235,7 +256,8 @@ const CONNECTIONS_MAX: usize = 256 + calls::CALLS_MAX;
 /// It also ends a connection that is kept alive without a request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
-const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long requests that run get when the gateway shuts down.
+pub(crate) const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 /// A refused body may be sixteen times as long as the largest one, and the peer still gets its
 /// answer.
 const LINGER: Linger =

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use crate::base::door::Door;
 use crate::base::reloader::{NotReloaded, Reloaded, Reloader};
 use crate::http::web::json::parse;
 use crate::http::web::problem::{Kind, Problem};
@@ -65,6 +66,7 @@ impl From<Reloaded> for ReloadView {
 /// `POST /v1/reload`; the body may be missing.
 pub(super) async fn reload(
     reloader: Option<&Arc<dyn Reloader>>,
+    door: &Door,
     body: &[u8],
 ) -> Result<Reply, Problem> {
     if !body.trim_ascii().is_empty() {
@@ -74,7 +76,12 @@ pub(super) async fn reload(
         let detail = "this program cannot read its configuration again";
         return Err(Problem::new(Kind::NotFound, detail));
     };
-    match reloader.reload().await {
+    let reloaded = reloader.reload().await;
+    // It has waited for the end of an upgrade, and counts for nobody.
+    if door.has_moved() {
+        return Err(Problem::handing_over());
+    }
+    match reloaded {
         Ok(reloaded) => Ok(reply::json(StatusCode::OK, &ReloadView::from(reloaded))),
         Err(NotReloaded(reasons)) => {
             Err(Problem::new(Kind::ConfigurationRefused, reasons.join("; ")))

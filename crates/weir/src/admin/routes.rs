@@ -381,7 +381,8 @@ impl Routes {
             return drain::begin(&self.handle, &body.bytes);
         }
         if route == Route::Reload {
-            return reload::reload(self.of_program.reloader.as_ref(), &body.bytes).await;
+            let reloader = self.of_program.reloader.as_ref();
+            return reload::reload(reloader, &self.shared().door, &body.bytes).await;
         }
         views::revoke(&self.handle, id, &body.bytes).await
     }

@@ -6,6 +6,7 @@ pub(crate) mod config;
 pub(crate) mod deadline;
 pub(crate) mod derived;
 pub(crate) mod diagnostics;
+pub(crate) mod door;
 pub(crate) mod files;
 pub(crate) mod frames;
 pub(crate) mod handover;

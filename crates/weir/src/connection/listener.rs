@@ -122,11 +122,11 @@ pub(crate) async fn run(shared: Arc<SharedState>, listener: Listener, door: Door
         tokio::select! {
             () = accept(&shared, &listener, &door) => return,
             () = shared.drains.ending() => return,
-            () = shared.pauses.began() => {}
+            () = shared.door.paused() => {}
         }
         // What arrives meanwhile waits in the kernel.
         tokio::select! {
-            () = shared.pauses.ended() => {}
+            () = shared.door.serves() => {}
             () = shared.drains.ending() => return,
         }
     }

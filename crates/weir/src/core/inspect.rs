@@ -46,7 +46,9 @@ impl SharedState {
         let is_there = self.connection(id).await?.is_some();
         if is_there {
             let close = Urgent::Close(id, CloseReason::ClosedByOperator);
-            if !urgent_in_time(self.mailbox(id.shard()), close).await {
+            let is_taken = urgent_in_time(self.mailbox(id.shard()), close).await;
+            // Behind the shut door, the shard may never carry it out.
+            if !is_taken || self.door.pass(|| ()).is_err() {
                 return Err(ShardSilent { shard: id.shard() });
             }
         }
@@ -72,6 +74,9 @@ impl SharedState {
                 return Err(ShardSilent { shard });
             }
         }
+        // Likewise; the process that goes on closes them.
+        let passed = self.door.pass(|| ());
+        passed.map_err(|HandingOver| ShardSilent { shard: 0 })?;
         Ok(true)
     }
 

@@ -3,7 +3,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 use weir_engine::Keeper;
 use weir_wire::handover::v1;
 
@@ -24,11 +24,8 @@ pub(crate) struct Paused {
     keeper: oneshot::Sender<Keeper>,
 }
 
-/// The pause of the process, and the way to the dispatchers, by shard.
-pub(crate) struct Pauses {
-    is_paused: watch::Sender<bool>,
-    ways: Box<[Way]>,
-}
+/// The way to the dispatchers, by shard.
+pub(crate) struct Pauses(Box<[Way]>);
 
 struct Way {
     sender: mpsc::Sender<Pause>,
@@ -42,24 +39,7 @@ impl Pauses {
             let (sender, receiver) = mpsc::channel(1);
             Way { sender, receiver: Mutex::new(Some(receiver)) }
         };
-        Pauses { is_paused: watch::Sender::new(false), ways: (0..shards).map(way).collect() }
-    }
-
-    /// Begins the pause, or ends it: in it no listener accepts.
-    pub(crate) fn set(&self, is_paused: bool) {
-        self.is_paused.send_replace(is_paused);
-    }
-
-    /// Waits until the pause begins.
-    pub(crate) async fn began(&self) {
-        // The sender is here.
-        let _ = self.is_paused.subscribe().wait_for(|is_paused| *is_paused).await;
-    }
-
-    /// Waits until the pause is over.
-    pub(crate) async fn ended(&self) {
-        // Likewise.
-        let _ = self.is_paused.subscribe().wait_for(|is_paused| !*is_paused).await;
+        Pauses((0..shards).map(way).collect())
     }
 
     /// Waits until a shard's dispatcher stands still; `None`: it has ended.
@@ -67,14 +47,14 @@ impl Pauses {
         let (still, is_still) = oneshot::channel();
         let (keeper, decided) = oneshot::channel();
         let pause = Pause { is_still: still, keeper: decided };
-        self.ways[shard].sender.send(pause).await.ok()?;
+        self.0[shard].sender.send(pause).await.ok()?;
         let terms = is_still.await.ok()?;
         Some(Paused { terms, keeper })
     }
 
     /// The receiver of a shard's dispatcher, which takes it once.
     pub(crate) fn receiver(&self, shard: usize) -> mpsc::Receiver<Pause> {
-        let mut receiver = self.ways[shard].receiver.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut receiver = self.0[shard].receiver.lock().unwrap_or_else(PoisonError::into_inner);
         receiver.take().unwrap_or_else(|| mpsc::channel(1).1)
     }
 }

@@ -1,17 +1,19 @@
 //! Publishing to a topic, to a device or to all. Nothing here waits.
 
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use weir_broker::Entry;
-use weir_engine::{Command, ConnId, Item, Message, Nanos, Priority, TopicMessage};
+use weir_engine::{Command, ConnId, Credit, Item, Message, Nanos, Priority, TopicMessage};
 use weir_wire::{ErrorCode, hot};
 
 use crate::auth::Act;
 use crate::backends::notices::{self, Author};
 use crate::base::clock::unix_millis;
 use crate::base::config::Right;
+use crate::base::handover::HandingOver;
 use crate::base::mailboxes::{self, Credits, Publisher};
 use crate::base::model::{
     Accepted, IdempotencyKey, Payload, Publication, PublishError, RETRY_AFTER, Target,
@@ -291,6 +293,10 @@ impl SharedState {
         draft: &Draft<'_>,
     ) -> Result<Accepted, PublishError> {
         self.devices.look_at(device, |conns| {
+            // The device may be connected to another process by now.
+            if self.devices.is_still() {
+                return Err(PublishError::Busy(RETRY_AFTER));
+            }
             let count = conns.len();
             if count == 0 {
                 return Ok(draft.accepted(0));
@@ -315,9 +321,10 @@ impl SharedState {
         &self,
         draft: &Draft<'_>,
     ) -> Result<Accepted, PublishError> {
+        let busy = |HandingOver| PublishError::Busy(RETRY_AFTER);
         let connections = self.devices.connection_count();
         if connections == 0 {
-            return Ok(draft.accepted(0));
+            return self.door.pass(|| draft.accepted(0)).map_err(busy);
         }
         let credit = |mailbox| mailboxes::try_credit(mailbox, Priority::Normal, draft.publisher);
         let credits = self.mailboxes().iter().map(credit);
@@ -327,9 +334,11 @@ impl SharedState {
         if !self.formats.get().encode_ahead(&message, self.counters()) {
             return Err(PublishError::BudgetExhausted(RETRY_AFTER));
         }
-        for credit in credits {
+        let push = |credit: Credit<'_, OwnedFd>| {
             credit.push(Command::Broadcast(Arc::clone(&message)));
-        }
+        };
+        let passed = self.door.pass(|| credits.into_iter().for_each(push));
+        passed.map_err(busy)?;
         Ok(draft.accepted(connections))
     }
 }

@@ -20,6 +20,7 @@ use crate::backends::questions::Questions;
 use crate::base::clock::unix_time;
 use crate::base::config::Config;
 use crate::base::diagnostics::Diagnostics;
+use crate::base::door::Door;
 use crate::base::levels::SharedFootprint;
 use crate::base::mailboxes::Mailboxes;
 use crate::base::memory::Heap;
@@ -103,6 +104,8 @@ pub(crate) struct SharedState {
     pub(crate) drains: Drains,
     pub(crate) rechecks: Rechecks,
     pub(crate) pauses: Pauses,
+    /// Whether this process serves.
+    pub(crate) door: Arc<Door>,
     /// Held while a configuration is applied, or another process takes over.
     pub(crate) reloading: Arc<Mutex<()>>,
     /// The configuration in use.
@@ -193,7 +196,7 @@ impl SharedState {
         let Topics { mailboxes, router, cluster, node, .. } = topics;
         let limits = &config.limits;
         let started_ms = u64::try_from(unix_time().as_millis()).unwrap_or(0);
-        let draining = watch::Sender::new(false);
+        let (draining, door) = (watch::Sender::new(false), Arc::<Door>::default());
         Arc::new(SharedState {
             router,
             cluster,
@@ -238,6 +241,7 @@ impl SharedState {
             drains: Drains::new(shards),
             rechecks: Rechecks::new(shards),
             pauses: Pauses::new(shards),
+            door,
             reloading: Arc::default(),
             engine,
             mailboxes,

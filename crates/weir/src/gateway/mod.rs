@@ -72,8 +72,8 @@ pub struct Gateway {
     services: JoinSet<()>,
     /// Present until the shutdown, if there is a listener for datagrams.
     udp: Option<udp::Running>,
-    /// The admin API, and the sender that ends it, also when dropped.
-    admin: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
+    /// The admin API, and the sender that ends it, also when dropped: how long requests that run get.
+    admin: Option<(oneshot::Sender<Duration>, JoinHandle<()>)>,
     /// Closes the file of notices after this gateway was handed over.
     last_notices: Option<JoinHandle<()>>,
     started: Box<Started>,
@@ -301,7 +301,7 @@ impl Gateway {
         self.shared.events.close();
         // Last, so that an operator can watch the drain.
         if let Some((stop, admin)) = self.admin.take() {
-            let _ = stop.send(());
+            let _ = stop.send(admin::SHUTDOWN_TIMEOUT);
             let _ = admin.await;
         }
         let shared = Arc::clone(&self.shared);
@@ -508,7 +508,7 @@ async fn launch(
     let admin = admin.map(|(_, listener)| {
         let handle = handle.clone();
         let (stop, stopped) = oneshot::channel();
-        let stopped = async { stopped.await.unwrap_or_default() };
+        let stopped = async { stopped.await.unwrap_or(admin::SHUTDOWN_TIMEOUT) };
         (stop, tokio::spawn(admin::serve(listener, handle, admin_parts, stopped)))
     });
     shared.readiness.set_listening();

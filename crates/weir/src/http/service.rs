@@ -22,6 +22,7 @@ use super::proxy::{self, Found, Passed, Reached};
 use super::record::{Asker, LoggedAnswer, Noted, record_at_once};
 use super::traced;
 use super::upgrade::{Admitting, Path, Relayed, UpgradeRequest, relay};
+use crate::base::handover::HandingOver;
 use crate::http::web::body::is_passed_over;
 use crate::http::web::problem::{Kind, Problem};
 use crate::observe::access::ids::{Ids, Wanted};
@@ -167,7 +168,11 @@ impl Service {
         let answering = async move {
             let connection = Arc::clone(turn.connection());
             let request = request.map(|body| Asking::new(body, Arc::clone(&connection), expects));
-            let reply = connection.edge.api.answer(&connection.caller, request).await;
+            let edge = &connection.edge;
+            let reply = match edge.shared.door.open().await {
+                Ok(()) => edge.api.answer(&connection.caller, request).await,
+                Err(HandingOver) => Problem::handing_over().into_response(),
+            };
             traced::end(traced, reply.status());
             asked.answered(&connection, noted.as_deref(), Answer::of(reply, turn))
         };

@@ -89,6 +89,9 @@ pub enum DrainError {
     /// The gateway ends, which drains it.
     #[error("the gateway shuts down")]
     Ending,
+    /// Another process takes over the gateway at this moment. It may be asked then.
+    #[error("another process takes over this gateway at this moment; ask again")]
+    HandingOver,
 }
 
 /// The drains of a node.

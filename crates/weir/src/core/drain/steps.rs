@@ -9,6 +9,7 @@ use weir_engine::{Command, Drain, DrainWhat, TICK};
 use weir_wire::CloseReason;
 
 use super::{DrainError, DrainInfo, DrainOptions, DrainState, Newest, count_of};
+use crate::base::handover::HandingOver;
 use crate::base::{frames, mailboxes};
 use crate::core::handle::ShardSilent;
 use crate::core::state::SharedState;
@@ -21,7 +22,7 @@ impl SharedState {
         options.check()?;
         let open = self.open_connections();
         let mut refused = None;
-        self.drains.newest.send_if_modified(|newest| {
+        let announce = |newest: &mut Newest| {
             if newest.is_ending || newest.is_active() {
                 refused = Some(*newest);
                 return false;
@@ -34,7 +35,9 @@ impl SharedState {
             let cause = "its connections are told to go elsewhere (POST /v1/drain)".to_owned();
             self.readiness.set(Part::Drain, PartState::Failed, Some(cause));
             true
-        });
+        };
+        let announced = self.door.pass(|| self.drains.newest.send_if_modified(announce));
+        announced.map_err(|HandingOver| DrainError::HandingOver)?;
         match refused {
             Some(newest) if newest.is_ending => Err(DrainError::Ending),
             Some(newest) => Err(DrainError::Busy(self.info_of(&newest))),
@@ -72,13 +75,15 @@ impl SharedState {
     /// Errors: a shard does not answer in time. It ends the drain as soon as it can.
     pub(crate) async fn cancel_drain(&self) -> Result<DrainInfo, ShardSilent> {
         let mut number = None;
-        self.drains.newest.send_if_modified(|newest| {
+        let cancel = |newest: &mut Newest| {
             if newest.is_ending || !newest.is_active() {
                 return false;
             }
             number = Some(newest.number);
             !std::mem::replace(&mut newest.is_cancelled, true)
-        });
+        };
+        let cancelled = self.door.pass(|| self.drains.newest.send_if_modified(cancel));
+        cancelled.map_err(|HandingOver| ShardSilent { shard: 0 })?;
         let Some(number) = number else { return Ok(self.drain_info()) };
         let mut newest = self.drains.newest.subscribe();
         let is_over = |newest: &Newest| !newest.is_cancelled || newest.is_ending;

@@ -81,7 +81,9 @@ impl Gateway {
             Transport::ALL.map(|transport| (transport.name(), settled(transport))).into();
         let own = Hello::of(&shared.config());
         let count = connections.iter().map(|(_, count)| count).sum();
-        Forecast { connections, stays: self.stays(), refused: refused(&own, hello, count) }
+        let draining = shared.drains.is_running().then(|| outgoing::DRAINING.to_owned());
+        let refused = draining.or_else(|| refused(&own, hello, count));
+        Forecast { connections, stays: self.stays(), refused }
     }
 
     /// Connections that stay with this process, by cause: they speak HTTP, or have not said their
@@ -95,6 +97,12 @@ impl Gateway {
     /// Finishes what has stayed, for `linger` at most, then ends. The new process serves.
     pub async fn leave(mut self, linger: Duration) -> Left {
         self.listening = Arc::default();
+        // Their readers find the new process.
+        self.shared.events.close();
+        let admin = self.admin.take().map(|(stop, admin)| {
+            let _ = stop.send(linger);
+            admin
+        });
         // Its threads have some answers left to send.
         let udp = self.udp.take().map(|udp| spawn_blocking(|| udp.finish()));
         while self.listeners.join_next().await.is_some() {}
@@ -119,12 +127,10 @@ impl Gateway {
             // It has an end, and reports a failure itself.
             let _ = last.await;
         }
-        self.services.shutdown().await;
-        self.shared.events.close();
-        if let Some((stop, admin)) = self.admin.take() {
-            let _ = stop.send(());
+        if let Some(admin) = admin {
             let _ = admin.await;
         }
+        self.services.shutdown().await;
         let shared = Arc::clone(&self.shared);
         if spawn_blocking(move || shared.access_log.finish()).await.is_err() {
             warn!("the access log ended by itself; its last lines are lost");

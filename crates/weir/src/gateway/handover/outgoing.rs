@@ -62,7 +62,6 @@ struct Pause<'a> {
     resting: Vec<Resting>,
     /// The threads for datagrams.
     suspended: Option<udp::Suspended>,
-    has_exported: bool,
     /// The new process may own everything already.
     is_deciding: bool,
     is_over: bool,
@@ -237,11 +236,10 @@ impl Outgoing {
             paused: Vec::new(),
             resting: Vec::new(),
             suspended: None,
-            has_exported: false,
             is_deciding: false,
             is_over: false,
         };
-        shared.pauses.set(true);
+        shared.door.pause();
         shared.adoptions.iter().for_each(|adoptions| adoptions.close());
         tell_shards(shared, || Urgent::Suspend);
         let still = runtime.block_on(async {
@@ -257,7 +255,12 @@ impl Outgoing {
                 "frames of devices wait for a hook or for the check of a token".to_owned(),
             ));
         }
+        shared.door.shut();
         shared.router.stand_still();
+        shared.devices.stand_still();
+        if shared.drains.is_running() {
+            return Err(NotMoved(DRAINING.to_owned()));
+        }
         if let Some(cluster) = &shared.cluster {
             cluster.hold_back();
             runtime.block_on(cluster.settle(SETTLE_PATIENCE));
@@ -316,7 +319,6 @@ impl Outgoing {
             // A thread that has ended shows below.
             let _ = resting.go.send(());
         }
-        pause.has_exported = true;
         let front = v1::Front {
             topics: Some(self.shared.router.export(Messages::default())),
             callers: Some(self.shared.export_callers()),
@@ -440,6 +442,7 @@ impl Pause<'_> {
         self.is_over = true;
         // The shards and dispatchers end now, and not by themselves.
         self.shared.begin_shutdown();
+        self.shared.door.move_away();
         for resting in self.resting.drain(..) {
             let _ = resting.keeper.send(Keeper::Other);
         }
@@ -466,16 +469,19 @@ impl Drop for Pause<'_> {
         if let Some(cluster) = &self.shared.cluster {
             cluster.resume_hearing(self.shared.counters());
         }
-        if self.has_exported {
+        {
             let _runtime = self.runtime.enter();
             self.shared.resume_callers();
         }
         self.paused.clear();
         self.shared.adoptions.iter().for_each(|adoptions| adoptions.open());
-        self.shared.pauses.set(false);
+        self.shared.door.serve();
     }
 }
 
+/// A drain has told shards what to do, and they have to come to rest.
+pub(super) const DRAINING: &str =
+    "a drain closes connections: wait for its end, or cancel it (DELETE /v1/drain)";
 /// The new process starts its threads and reads its certificates.
 const PREPARE_PATIENCE: Duration = Duration::from_secs(30);
 /// A token is seldom looked up for longer. A look-up that lasts is answered by this process later.

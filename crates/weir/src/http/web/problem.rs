@@ -265,6 +265,13 @@ impl From<ShardSilent> for Problem {
 }
 
 impl Problem {
+    /// Another process takes over, or has taken over: the request is to come again, and finds that
+    /// process on a new connection.
+    pub(crate) fn handing_over() -> Self {
+        let detail = "another process takes over this gateway; ask again, on a new connection";
+        Self::retry(Kind::NotReady, Duration::from_secs(1), detail)
+    }
+
     /// Limits: `detail` is cut at [`DETAIL_BYTES_MAX`], because it may repeat parts of the request.
     pub(crate) fn new(kind: Kind, detail: impl Into<String>) -> Self {
         let detail = clipped(detail.into(), DETAIL_BYTES_MAX);

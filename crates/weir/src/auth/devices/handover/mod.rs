@@ -56,8 +56,20 @@ impl Gate {
 }
 
 impl Devices {
-    /// Everything that another process needs to go on with these devices. From here on nothing is
-    /// revoked or evicted here.
+    /// From here on nothing is revoked or evicted here, and nothing is sent to a device, until
+    /// [`Devices::resume`]. When this returns, what was sent before is in the queues of the shards.
+    pub(crate) fn stand_still(&self) {
+        self.gate.is_shut.store(true, Ordering::Relaxed);
+        (0..STRIPES).for_each(|stripe| drop(self.lock(stripe)));
+    }
+
+    /// Whether nothing may be sent to a device. It counts within [`Devices::look_at`].
+    pub(crate) fn is_still(&self) -> bool {
+        self.gate.is_shut.load(Ordering::Relaxed)
+    }
+
+    /// Everything that another process needs to go on with these devices. They stand still from here
+    /// on, if they did not before.
     ///
     /// The caller sees to it that no connection enters or ends any more: the shards are held, and
     /// their dispatchers have nothing left to do. Only connections in their opening pin and unpin.
@@ -68,7 +80,7 @@ impl Devices {
     }
 
     /// What has to be carried out, by this process or the one that has taken the devices over. If
-    /// it is this one, everything is as it was before [`Devices::export`].
+    /// it is this one, everything is as it was before [`Devices::stand_still`].
     pub(crate) fn resume(&self) -> Vec<HeldBack> {
         self.gate.is_shut.store(false, Ordering::Relaxed);
         // Whoever saw the gate shut has left the stripe's lock after this.
