@@ -16,6 +16,8 @@ use weir_tests::{
 };
 use weir_wire::v1::{Hello, Ping, client_message, push, server_message};
 
+#[path = "upgrade_moves/calls.rs"]
+mod calls;
 #[path = "upgrade_moves/cluster.rs"]
 mod cluster;
 #[path = "upgrade_moves/configuration.rs"]

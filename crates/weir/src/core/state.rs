@@ -203,7 +203,7 @@ impl SharedState {
             node,
             devices: Devices::new(limits.connections_per_device_max),
             auth,
-            calls: Calls::new(&config, &backends, &mailboxes, &counters),
+            calls: Calls::new(&config, &backends, (&mailboxes, &door), &counters),
             backends,
             tracer: Arc::clone(&questions.tracer),
             questions,

@@ -10,7 +10,7 @@ use weir_engine::{Budget, Engine, OwnNode, Source, Taken, Transport};
 use weir_wire::handover::v1::BrokerHeard;
 
 use super::bind::{Bound, Passed, addrs, bind_admin, bind_all};
-use super::handover::{Incoming, NewNode, TakenFront};
+use super::handover::{Incoming, NewNode, Rest, TakenFront};
 use super::{Gateway, OWN_DESCRIPTORS, Settling, StartError, Started, launch, start_shards};
 use crate::admin::{AdminPage, OfProgram};
 use crate::auth::jwt::Jwt;
@@ -208,14 +208,25 @@ impl GatewayBuilder {
     /// Starts the gateway on the current tokio runtime, which needs its time and network drivers.
     ///
     /// Errors: an invalid configuration, an address in use, no threads.
-    pub async fn start(mut self) -> Result<Gateway, StartError> {
-        let incoming = self.predecessor.take().map(Incoming::new);
+    pub async fn start(self) -> Result<Gateway, StartError> {
         // In a box; otherwise the caller's future would be as large as all values of the start.
-        let started = Box::pin(self.start_now(incoming.as_ref())).await;
-        if let (Err(error), Some(incoming)) = (&started, incoming) {
-            incoming.fail(error);
+        Box::pin(self.start_or_take_over()).await
+    }
+
+    async fn start_or_take_over(mut self) -> Result<Gateway, StartError> {
+        let incoming = self.predecessor.take().map(Incoming::new);
+        match (self.start_now(incoming.as_ref()).await, incoming) {
+            (Ok((gateway, rest)), Some(incoming)) => {
+                gateway.go_on(incoming, rest).await;
+                Ok(gateway)
+            }
+            (Ok((gateway, _)), None) => Ok(gateway),
+            (Err(error), Some(incoming)) => {
+                incoming.fail(&error);
+                Err(error)
+            }
+            (Err(error), None) => Err(error),
         }
-        started
     }
 
     fn check(&self) -> Result<(), ConfigError> {
@@ -226,7 +237,7 @@ impl GatewayBuilder {
         Ok(())
     }
 
-    async fn start_now(self, incoming: Option<&Incoming>) -> Result<Gateway, StartError> {
+    async fn start_now(self, incoming: Option<&Incoming>) -> Result<(Gateway, Rest), StartError> {
         self.check()?;
         let GatewayBuilder {
             config,
@@ -283,15 +294,14 @@ impl GatewayBuilder {
         let shared = SharedState::new(*config, engine, (doors, topics), observers, tables);
         list_standing(&shared);
         let front = take_front(incoming, &shared, &taken, node).await?;
-        let TakenFront { terms, remembered, changed, .. } = front;
+        let TakenFront { terms, remembered, rest, .. } = front;
         let handle = Handle::new(shared, on_publish);
         let udp = udp::start(&handle, udp, remembered).map_err(StartError::Udp)?;
         let (taken, of_admin) = ((queues, terms), (of_program, pages));
         let launched = launch(handle, settling, taken, listeners, admin, of_admin, started);
         let mut gateway = launched.await;
         gateway.udp = udp;
-        Arc::clone(&gateway.shared).recheck_taken_over(changed).await;
-        Ok(gateway)
+        Ok((gateway, rest))
     }
 }
 

@@ -17,8 +17,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg,
-    sendmsg, socketpair,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType,
+    recvmsg, sendmsg, shutdown, socketpair,
 };
 use rustix::process::{Resource, getrlimit};
 use weir_engine::Nanos;
@@ -100,6 +100,12 @@ impl Link {
     /// The socket, to pass it on.
     pub(crate) fn into_socket(self) -> OwnedFd {
         self.socket
+    }
+
+    /// Ends the pair for both processes. What was sent can still be received.
+    pub(super) fn end(&self) {
+        // The other end may have gone.
+        let _ = shutdown(&self.socket, Shutdown::Both);
     }
 
     /// Sends one message.

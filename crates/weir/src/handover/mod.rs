@@ -4,6 +4,7 @@
 //! who owns the connections ([`decision`]), and what each does with them ([`Successor`] in the old
 //! process, [`Predecessor`] in the new one). What is handed over is the gateway's business.
 
+mod conversation;
 mod decision;
 mod link;
 mod predecessor;
@@ -15,6 +16,7 @@ mod terms;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use conversation::Conversation;
 pub(crate) use link::{Link, LinkError, reserve_descriptors};
 pub use predecessor::Predecessor;
 pub use report::{Forecast, Hello, Left, Moved, NotMoved, Stage};

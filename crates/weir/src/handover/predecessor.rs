@@ -82,6 +82,11 @@ impl Predecessor {
         let _ = self.link.send_quietly(Message::Failed(failed), soon());
     }
 
+    /// The pair, after the decision.
+    pub(crate) fn into_link(self) -> Link {
+        self.link
+    }
+
     /// The pair.
     pub(crate) fn link(&self) -> &Link {
         &self.link

@@ -175,6 +175,11 @@ impl Successor {
         Err(NotMoved(format!("the new process was ready, but did not take over{ended}")))
     }
 
+    /// The pair, after the decision.
+    pub(crate) fn into_link(self) -> Link {
+        self.link
+    }
+
     #[cfg(test)]
     pub(super) fn process_of_test(&mut self) -> &mut NewProcess {
         &mut self.process

@@ -14,6 +14,8 @@
 //! | `to_backend` | calls of devices |
 //! | `exchange` | asks an upstream, over HTTP or gRPC |
 //! | `to_device` | calls of backends |
+//! | `way` | frames to devices, here or in the process that has taken over |
+//! | `handover` | calls that go on while another process takes over |
 //! | `level` | how much is in use |
 
 mod exchange;
@@ -23,6 +25,7 @@ mod routes;
 mod table;
 mod to_backend;
 mod to_device;
+mod way;
 
 use std::sync::Arc;
 
@@ -33,6 +36,7 @@ use weir_wire::v1;
 
 use super::Backends;
 use crate::base::config::Config;
+use crate::base::door::Door;
 use crate::base::mailboxes::Mailboxes;
 use crate::observe::counters::Counters;
 use crate::observe::counters::calls::{CallDirection, CallLimit, CallOutcome};
@@ -43,6 +47,7 @@ use routes::Rules;
 use table::Table;
 pub(crate) use to_backend::NotBegun;
 pub(crate) use to_device::{DeviceCall, NoAnswer};
+use way::Way;
 
 /// The calls of a gateway.
 ///
@@ -54,7 +59,7 @@ pub(crate) struct Calls {
     in_flight: Arc<Level>,
     payload_bytes: Arc<Level>,
     backends: Arc<Backends>,
-    mailboxes: Arc<Mailboxes>,
+    way: Arc<Way>,
     counters: Arc<Counters>,
 }
 
@@ -68,7 +73,7 @@ impl Calls {
     pub(crate) fn new(
         config: &Config,
         backends: &Arc<Backends>,
-        mailboxes: &Arc<Mailboxes>,
+        (mailboxes, door): (&Arc<Mailboxes>, &Arc<Door>),
         counters: &Arc<Counters>,
     ) -> Arc<Calls> {
         Arc::new(Calls {
@@ -77,7 +82,7 @@ impl Calls {
             in_flight: Arc::default(),
             payload_bytes: Arc::default(),
             backends: Arc::clone(backends),
-            mailboxes: Arc::clone(mailboxes),
+            way: Arc::new(Way::new(mailboxes, door)),
             counters: Arc::clone(counters),
         })
     }
@@ -133,6 +138,11 @@ impl Calls {
     /// The routes in use.
     pub(crate) fn routes(&self) -> Vec<Arc<CallRoute>> {
         self.rules.load().routes().to_vec()
+    }
+
+    /// The calls that go on.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight.used()
     }
 
     /// Bytes of payloads that wait.

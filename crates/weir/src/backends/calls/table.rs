@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use tokio::sync::oneshot;
@@ -18,8 +17,6 @@ use weir_wire::v1::Answer;
 /// Limits: the caller's, for the calls of one connection in each direction.
 pub(super) struct Table {
     shards: Box<[Mutex<Entries>]>,
-    /// Whether the connections are being handed over to another process.
-    is_shut: AtomicBool,
 }
 
 type Entries = HashMap<ConnId, Entry, foldhash::fast::RandomState>;
@@ -51,14 +48,11 @@ pub(super) enum NoPlace {
     Full,
     /// The connection answers no calls, or has ended.
     NoAnswers,
-    /// The connections are being handed over to another process.
-    HandingOver,
 }
 
 impl Table {
     pub(super) fn new(shards: usize) -> Table {
-        let shards = (0..shards).map(|_| Mutex::default()).collect();
-        Table { shards, is_shut: AtomicBool::new(false) }
+        Table { shards: (0..shards).map(|_| Mutex::default()).collect() }
     }
 
     /// Notes that a connection answers calls.
@@ -122,9 +116,6 @@ impl Table {
         max: usize,
     ) -> Result<(u32, oneshot::Receiver<Answer>), NoPlace> {
         let mut entries = self.lock(conn.shard());
-        if self.is_shut.load(Ordering::Relaxed) {
-            return Err(NoPlace::HandingOver);
-        }
         let entry = entries.get_mut(&conn).filter(|entry| entry.answers_calls);
         let entry = entry.ok_or(NoPlace::NoAnswers)?;
         let asked = &mut entry.going.get_or_insert_default().asked;
@@ -149,10 +140,8 @@ impl Table {
         self.take_asked(conn, id).is_some()
     }
 
-    /// The connections with entries, and the calls that go on. From here on nobody is called, until
-    /// [`Table::resume`].
+    /// The connections with entries, and the calls that go on.
     pub(super) fn export(&self) -> v1::Calls {
-        self.is_shut.store(true, Ordering::Relaxed);
         let mut calls = v1::Calls::default();
         for shard in 0..self.shards.len() {
             for (conn, entry) in &*self.lock(shard) {
@@ -168,10 +157,6 @@ impl Table {
             }
         }
         calls
-    }
-
-    pub(super) fn resume(&self) {
-        self.is_shut.store(false, Ordering::Relaxed);
     }
 
     /// Adds a connection of another process; `false`: it is here already, or its shard is not.
@@ -342,16 +327,5 @@ mod tests {
         }
         let kept = table.footprint();
         assert!(kept.count == 0 && kept.bytes <= empty.bytes + 64 * 2 * KEPT, "{}", kept.bytes);
-    }
-
-    #[test]
-    fn nobody_is_called_while_connections_are_handed_over() {
-        let table = Table::new(1);
-        table.enter(conn(1));
-        let exported = table.export();
-        assert_eq!(table.ask(conn(1), 2).unwrap_err(), NoPlace::HandingOver);
-        table.resume();
-        assert_eq!(table.ask(conn(1), 2).unwrap().0, 1);
-        assert_eq!((exported.conns, exported.asked_ids), (vec![1], vec![]));
     }
 }

@@ -80,9 +80,7 @@ impl Calls {
         let max = rules.calls_per_connection_max;
         let ended = self.table.begin(conn, id, max).map_err(|no_place| match no_place {
             NoPlace::Used => NotBegun::Id(format!("a call with the id {id} goes on already")),
-            NoPlace::Full | NoPlace::NoAnswers | NoPlace::HandingOver => {
-                limited(CallLimit::Connection, max)
-            }
+            NoPlace::Full | NoPlace::NoAnswers => limited(CallLimit::Connection, max),
         })?;
         self.counters.calls.begin(CallDirection::ToBackend);
         route.count_begun();
@@ -164,9 +162,9 @@ impl Asked {
 }
 
 impl BegunCall {
-    /// Asks the upstream for the device: the frame of the answer. `None`: the device does not wait
-    /// for it any more. Keep the call until the answer has its way.
-    pub(crate) async fn ask(&mut self, device: &str) -> Option<Box<[u8]>> {
+    /// Asks the upstream for the device, and sends the answer, unless the device does not wait for it
+    /// any more.
+    pub(crate) async fn ask(mut self, device: &str) {
         let upstream = self.calls.backends.get(&self.route.upstream);
         let rules = self.calls.rules.load_full();
         let question = Question {
@@ -183,17 +181,13 @@ impl BegunCall {
         let asking = question.ask(upstream, (payload, bytes_max));
         let replied = tokio::select! {
             biased;
-            _ = &mut self.ended => return None,
+            _ = &mut self.ended => return,
             replied = timeout_at(self.deadline, asking) => replied,
         };
         let replied = replied.unwrap_or_else(|_| {
             let message = "no answer before the deadline".to_owned();
             Err(Fault::new(CallCode::DeadlineExceeded, message))
         });
-        // Otherwise the call was given up, or its connection has ended, and that is counted.
-        if !self.calls.table.finish(self.conn, self.id) {
-            return None;
-        }
         let (mut outcome, mut answer) = match replied {
             Ok(reply) => (reply.outcome(), reply.into_answer(self.id)),
             Err(fault) => (fault.outcome(), fault.into_answer(self.id)),
@@ -208,8 +202,10 @@ impl BegunCall {
                 Fault::new(CallCode::TooLarge, message).into_answer(self.id),
             );
         }
-        self.count(outcome);
-        Some(frame(answer))
+        // Otherwise the call was given up, or its connection has ended, and that is counted.
+        if self.calls.answer_device(self.conn, self.id, frame(answer)).await {
+            self.count(outcome);
+        }
     }
 
     fn count(&mut self, outcome: CallOutcome) {
@@ -230,7 +226,7 @@ impl Drop for BegunCall {
     }
 }
 
-fn frame(answer: v1::Answer) -> Box<[u8]> {
+pub(super) fn frame(answer: v1::Answer) -> Box<[u8]> {
     frames::encode(Kind::Answer(answer))
 }
 
@@ -299,7 +295,7 @@ impl Fault {
         }
     }
 
-    fn into_answer(self, id: u32) -> v1::Answer {
+    pub(super) fn into_answer(self, id: u32) -> v1::Answer {
         let Fault { code, message } = self;
         v1::Answer { id, code: code.name().to_owned(), message, ..v1::Answer::default() }
     }

@@ -5,13 +5,15 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
-use weir_engine::{Command, ConnId, Item};
+use weir_engine::ConnId;
 use weir_wire::v1::server_message::Kind;
 use weir_wire::{ProstMessage, v1};
 
+use super::handover::news;
 use super::table::NoPlace;
 use super::{CallDirection, CallLimit, CallOutcome, Calls, Shares, left_ms, limit_message};
-use crate::base::{frames, mailboxes};
+use crate::base::frames;
+use crate::base::handover::HandingOver;
 
 /// A call of a backend: its fields but the id, and when it ends.
 #[derive(Debug, Clone)]
@@ -109,10 +111,6 @@ impl Calls {
         let max = rules.calls_per_connection_max;
         let (id, answer) = self.table.ask(conn, max).map_err(|no_place| match no_place {
             NoPlace::Full => limited(CallLimit::Connection, max),
-            NoPlace::HandingOver => {
-                let text = "the gateway is being upgraded; try again in a second".to_owned();
-                refuse(CallOutcome::Busy, NoAnswer::Limited(CallLimit::Calls, text))
-            }
             NoPlace::NoAnswers | NoPlace::Used => {
                 refuse(CallOutcome::Disconnected, NoAnswer::NotConnected)
             }
@@ -130,16 +128,16 @@ impl Calls {
         waiting.answer(call, answer).await
     }
 
-    /// Sends a frame to a connection, now if its mailbox has room.
-    fn send(&self, conn: ConnId, frame: Box<[u8]>) {
-        let send = Command::Send(conn, Item::Frame(frame));
+    /// Tells a device that nobody waits for its answer any more.
+    pub(super) fn cancel(&self, conn: ConnId, id: u32) {
         // Without a runtime the gateway has ended.
-        if let Err(send) = self.mailboxes[conn.shard()].try_push(send)
-            && let Ok(runtime) = tokio::runtime::Handle::try_current()
-        {
-            let mailboxes = Arc::clone(&self.mailboxes);
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            let way = Arc::clone(&self.way);
             runtime.spawn(async move {
-                mailboxes::push(&mailboxes[conn.shard()], send).await;
+                let cancel = || Some(frames::encode(Kind::Cancel(v1::Cancel { id })));
+                if way.send(conn, cancel).await.is_err() {
+                    way.tell(news(conn, id, false, None)).await;
+                }
             });
         }
     }
@@ -154,17 +152,20 @@ impl Waiting<'_> {
         let (calls, conn, id) = (self.calls, self.conn, self.id);
         let is_sent = &mut self.is_sent;
         let asked = async move {
-            let credit = mailboxes::credit(&calls.mailboxes[conn.shard()]).await;
-            let frame = frames::encode(Kind::Call(call.to_wire(id)));
-            credit.push(Command::Send(conn, Item::Frame(frame)));
+            let frame = || Some(frames::encode(Kind::Call(call.to_wire(id))));
+            calls.way.send(conn, frame).await?;
             *is_sent = true;
-            answer.await
+            Ok(answer.await)
         };
         let (outcome, answered) = match timeout_at(call.deadline, asked).await {
-            Ok(Ok(answer)) if answer.code.is_empty() => (CallOutcome::Done, Ok(answer)),
-            Ok(Ok(answer)) => (CallOutcome::Failed, Ok(answer)),
+            Ok(Ok(Ok(answer))) if answer.code.is_empty() => (CallOutcome::Done, Ok(answer)),
+            Ok(Ok(Ok(answer))) => (CallOutcome::Failed, Ok(answer)),
             // The table has let go of it.
-            Ok(Err(_)) => (CallOutcome::Disconnected, Err(NoAnswer::Disconnected)),
+            Ok(Ok(Err(_))) => (CallOutcome::Disconnected, Err(NoAnswer::Disconnected)),
+            Ok(Err(HandingOver)) => {
+                let text = "another process has taken over the device; ask again".to_owned();
+                (CallOutcome::Busy, Err(NoAnswer::Limited(CallLimit::Calls, text)))
+            }
             Err(_) => (CallOutcome::DeadlineExceeded, Err(NoAnswer::DeadlineExceeded)),
         };
         self.outcome = outcome;
@@ -177,7 +178,7 @@ impl Drop for Waiting<'_> {
         let counts = &self.calls.counters.calls;
         counts.end(CallDirection::ToDevice, self.outcome, self.began.elapsed());
         if self.calls.table.give_up(self.conn, self.id) && self.is_sent {
-            self.calls.send(self.conn, frames::encode(Kind::Cancel(v1::Cancel { id: self.id })));
+            self.calls.cancel(self.conn, self.id);
         }
     }
 }

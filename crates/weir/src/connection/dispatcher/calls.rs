@@ -1,14 +1,11 @@
 //! Calls: those of the connection's device to backends, and its answers to those of backends.
 
-use std::sync::Arc;
-
-use weir_engine::{Command, Item};
 use weir_wire::ErrorCode;
 use weir_wire::v1::{Answer, Call, Cancel};
 
 use super::{Asker, Dispatcher, Job};
 use crate::backends::calls::NotBegun;
-use crate::base::{frames, mailboxes};
+use crate::base::frames;
 use crate::observe::traces::{note, note_failure};
 
 impl Dispatcher {
@@ -24,13 +21,7 @@ impl Dispatcher {
         match begun {
             Ok(mut begun) => {
                 begun.span = span;
-                let mailboxes = Arc::clone(self.shared.mailboxes());
-                tokio::spawn(async move {
-                    if let Some(frame) = begun.ask(&device).await {
-                        let send = Command::Send(conn, Item::Frame(frame));
-                        mailboxes::push(&mailboxes[conn.shard()], send).await;
-                    }
-                });
+                tokio::spawn(async move { begun.ask(&device).await });
             }
             Err(NotBegun::Answer(outcome, frame)) => {
                 note_failure(&mut span, Some(outcome.name()));

@@ -5,13 +5,15 @@ use std::sync::atomic::Ordering;
 
 use weir_engine::Nanos;
 use weir_engine::handover::NotUnderstood;
-use weir_engine::{ConnId, Origin};
+use weir_engine::{Command, ConnId, Origin};
+use weir_wire::CloseReason;
 use weir_wire::handover::v1;
 
 use crate::auth::CredentialsChange;
 use crate::auth::devices::HeldBack;
 use crate::backends::calls::MovedCalls;
 use crate::base::handover::{check_column, count, refused};
+use crate::base::mailboxes;
 use crate::core::state::SharedState;
 use crate::provisioning::activation::Activator;
 
@@ -19,14 +21,13 @@ use crate::provisioning::activation::Activator;
 pub(crate) struct TakenOver {
     /// What the configuration of this process changes for the connections that move.
     pub(crate) change: CredentialsChange,
-    /// Calls of which the other process has to hear.
+    /// Calls that have begun in the other process.
     pub(crate) calls: MovedCalls,
 }
 
 impl SharedState {
-    /// Everything but topics, shards and dispatchers. From here on devices are not revoked or
-    /// called, and messages with an idempotency key are refused, until
-    /// [`SharedState::resume_callers`].
+    /// Everything but topics, shards and dispatchers. From here on devices are not revoked, and
+    /// messages with an idempotency key are refused, until [`SharedState::resume_callers`].
     ///
     /// The caller has exported the topics before, so that every message that they have taken has its
     /// answer. It sees to it that shards and dispatchers rest, no drain runs, and no other
@@ -62,10 +63,12 @@ impl SharedState {
     pub(crate) fn import_callers(&self, callers: v1::Callers) -> Result<TakenOver, NotUnderstood> {
         let config = self.config();
         let devices = part("callers.devices", callers.devices)?;
-        let conns = devices.stripes.iter().flat_map(|stripe| &stripe.conns);
-        let is_foreign = |conn: &&u64| ConnId::from_u64(**conn).shard() >= self.adoptions.len();
+        let conns = devices.stripes.iter().flat_map(|stripe| {
+            stripe.conns.iter().copied().chain(stripe.leaving.iter().map(|leaving| leaving.conn))
+        });
+        let is_foreign = |conn: &u64| ConnId::from_u64(*conn).shard() >= self.adoptions.len();
         if let Some(conn) = conns.into_iter().find(is_foreign) {
-            return Err(refused("devices.conns: one of a shard that there is not", *conn));
+            return Err(refused("devices.conns: one of a shard that there is not", conn));
         }
         self.devices.import(devices)?;
         let change = self.auth.import(part("callers.auth", callers.auth)?, &config)?;
@@ -110,6 +113,15 @@ impl SharedState {
         self.clients.take_over(origin.client())
     }
 
+    /// Closes connections that were revoked or replaced in the old process, where their shard may
+    /// not have heard of it in time. One that is closing anyway closes as before.
+    pub(crate) async fn close_leaving(&self) {
+        for conn in self.devices.leaving() {
+            let evict = Command::Evict(conn, CloseReason::Revoked);
+            mailboxes::push(self.mailbox(conn.shard()), evict).await;
+        }
+    }
+
     /// All connections are counted.
     pub(crate) fn end_take_over(&self) {
         self.clients.end_take_over();
@@ -118,7 +130,6 @@ impl SharedState {
     /// Goes on here: the other process has not taken over. Called within a tokio runtime.
     pub(crate) fn resume_callers(&self) {
         self.idempotency.resume();
-        self.calls.resume();
         for held_back in self.devices.resume() {
             self.carry_out(held_back);
         }
@@ -131,6 +142,7 @@ impl SharedState {
             // Closes that wait for room go on by themselves. Nothing is handed over now.
             HeldBack::Revoke(device) => drop(self.revoke_soon(&device)),
             HeldBack::Evict(device, conn) => self.evict(&device, conn),
+            HeldBack::Deliver(device, message) => self.deliver(device.as_deref(), &message),
         }
     }
 }
@@ -138,19 +150,30 @@ impl SharedState {
 impl From<HeldBack> for v1::HeldBack {
     fn from(held_back: HeldBack) -> v1::HeldBack {
         match held_back {
-            HeldBack::Revoke(device) => v1::HeldBack { device: device.into(), conn: None },
+            HeldBack::Revoke(device) => {
+                v1::HeldBack { device: device.into(), ..v1::HeldBack::default() }
+            }
             HeldBack::Evict(device, conn) => {
-                v1::HeldBack { device: device.into(), conn: Some(conn.to_u64()) }
+                let conn = Some(conn.to_u64());
+                v1::HeldBack { device: device.into(), conn, message: None }
+            }
+            HeldBack::Deliver(device, message) => {
+                let (device, message) = (device.unwrap_or_default(), Some(message.into()));
+                v1::HeldBack { device: device.into(), conn: None, message }
             }
         }
     }
 }
 
 impl From<v1::HeldBack> for HeldBack {
-    fn from(v1::HeldBack { device, conn }: v1::HeldBack) -> HeldBack {
-        match conn {
-            None => HeldBack::Revoke(device.into()),
-            Some(conn) => HeldBack::Evict(device.into(), ConnId::from_u64(conn)),
+    fn from(v1::HeldBack { device, conn, message }: v1::HeldBack) -> HeldBack {
+        match (conn, message) {
+            (_, Some(message)) => {
+                let device = Some(device).filter(|device| !device.is_empty());
+                HeldBack::Deliver(device.map(Box::from), message.into())
+            }
+            (Some(conn), None) => HeldBack::Evict(device.into(), ConnId::from_u64(conn)),
+            (None, None) => HeldBack::Revoke(device.into()),
         }
     }
 }

@@ -160,6 +160,10 @@ async fn damaged_callers_are_refused() {
     let exported = here.export_callers();
     let damages: &[fn(&mut v1::Callers)] = &[
         |callers| callers.devices = None,
+        |callers| {
+            let leaving = v1::LeavingConn { conn: u64::MAX, device: "d".to_owned(), order: 1 };
+            callers.devices.as_mut().unwrap().stripes[0].leaving.push(leaving);
+        },
         |callers| callers.auth = None,
         |callers| callers.admin = None,
         |callers| callers.admission = None,

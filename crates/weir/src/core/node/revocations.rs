@@ -216,6 +216,10 @@ impl ClusterNode {
     }
 
     fn carry_out(&self, shared: &SharedState, revocation: &Revocation) {
+        // A process that has taken over hears of it itself.
+        if shared.door.has_moved() {
+            return;
+        }
         if self.revoked.lock().begin(revocation) {
             // What still waits for room in a shard's queue goes on by itself.
             let _ = shared.revoke_soon(&revocation.device);

@@ -57,7 +57,7 @@ impl SharedState {
     }
 
     /// Delivers a message that the broker has carried here; `None`: to all.
-    pub(super) fn deliver(&self, device: Option<&str>, payload: &[u8]) {
+    pub(in crate::core) fn deliver(&self, device: Option<&str>, payload: &[u8]) {
         let outcome = match Envelope::decode(payload) {
             None => FromBroker::Unknown,
             Some(envelope) => match envelope.rest(unix_millis()) {
@@ -68,6 +68,10 @@ impl SharedState {
                         Some(id) => self.publish_to_device(id, &draft),
                         None => self.publish_to_all(&draft),
                     };
+                    let is_busy = matches!(accepted, Err(PublishError::Busy(_)));
+                    if is_busy && self.devices.hold_back(device, payload) {
+                        return;
+                    }
                     accepted.map_or(FromBroker::Lost, |_| FromBroker::Delivered)
                 }
             },

@@ -14,6 +14,7 @@ use zeroize::Zeroizing;
 use super::node::NewNode;
 use super::parts::{FRONT_PART, LENT_BYTES, LENT_PART, LISTENERS_PART, SHARD_PART, decode};
 use crate::auth::CredentialsChange;
+use crate::backends::calls::MovedCalls;
 use crate::base::config::Config;
 use crate::connection::dispatcher::TakenTerms;
 use crate::core::recheck::Changed;
@@ -45,10 +46,18 @@ pub(in crate::gateway) struct TakenFront {
     pub(in crate::gateway) terms: Vec<TakenTerms>,
     /// What the threads for datagrams remembered.
     pub(in crate::gateway) remembered: udp::Remembered,
-    /// What the configuration of this process changes for the connections.
-    pub(in crate::gateway) changed: Changed,
     /// What the broker has told the old process.
     pub(in crate::gateway) heard: v1::BrokerHeard,
+    pub(in crate::gateway) rest: Rest,
+}
+
+/// What remains to be done for what was taken over, once this process serves.
+#[derive(Default)]
+pub(in crate::gateway) struct Rest {
+    /// What the configuration of this process changes for the connections.
+    pub(super) changed: Changed,
+    /// Calls that have begun in the old process.
+    pub(super) calls: MovedCalls,
 }
 
 impl Incoming {
@@ -114,6 +123,11 @@ impl Incoming {
         Ok(taken)
     }
 
+    /// The pair, after the decision.
+    pub(super) fn into_link(self) -> Link {
+        self.predecessor.into_link()
+    }
+
     /// Tells the old process why this one ends.
     pub(in crate::gateway) fn fail(self, why: &impl ToString) {
         self.predecessor.fail(&why.to_string());
@@ -146,8 +160,8 @@ fn import(
     Ok(TakenFront {
         terms: terms.collect::<Result<_, _>>()?,
         remembered: udp::import(&shared.config().udp, front.datagrams)?,
-        changed: Changed { admits_less, topics, all_topics },
         heard: front.broker_heard.unwrap_or_default(),
+        rest: Rest { changed: Changed { admits_less, topics, all_topics }, calls: callers.calls },
     })
 }
 

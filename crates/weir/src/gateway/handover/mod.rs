@@ -1,5 +1,6 @@
 //! A gateway hands itself over to a new process, and is made of what an old one hands over.
 
+mod afterwards;
 mod incoming;
 mod node;
 mod outgoing;
@@ -20,7 +21,7 @@ use crate::base::config::Config;
 use crate::base::threads::{Resources, raise_open_files};
 use crate::handover::{Forecast, Hello, Left, Moved, NotMoved, Stage, Successor};
 use crate::limits::admission;
-pub(super) use incoming::{Incoming, TakenFront};
+pub(super) use incoming::{Incoming, Rest, TakenFront};
 pub(super) use node::NewNode;
 use outgoing::Outgoing;
 
@@ -69,6 +70,15 @@ impl Gateway {
         Ok(moved)
     }
 
+    /// Sees to what remains to be done for what was taken over.
+    pub(super) async fn go_on(&self, incoming: Incoming, Rest { changed, calls }: Rest) {
+        if let Err(error) = afterwards::hear_old(&self.shared, incoming.into_link(), calls) {
+            warn!(%error, "nothing is heard from the old process after the upgrade");
+        }
+        self.shared.close_leaving().await;
+        Arc::clone(&self.shared).recheck_taken_over(changed).await;
+    }
+
     /// What would move to a process that says this of itself.
     pub fn forecast(&self, hello: &Hello) -> Forecast {
         let shared = &self.shared;
@@ -106,8 +116,10 @@ impl Gateway {
         // Its threads have some answers left to send.
         let udp = self.udp.take().map(|udp| spawn_blocking(|| udp.finish()));
         while self.listeners.join_next().await.is_some() {}
-        let stayed =
-            |gateway: &Gateway| gateway.stays().iter().map(|(_, count)| count).sum::<u64>();
+        let stayed = |gateway: &Gateway| {
+            let stays = gateway.stays().iter().map(|(_, count)| count).sum::<u64>();
+            stays + gateway.shared.calls.in_flight() as u64
+        };
         let before = stayed(&self);
         let all = async {
             while stayed(&self) > 0 {

@@ -8,13 +8,14 @@ use std::time::Duration;
 use tokio::runtime;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
-use tracing::error;
+use tracing::{error, warn};
 use weir_engine::handover::Messages;
 use weir_engine::{Keeper, Lender, Loan, Nanos, NotHandedOver, Taker, Transport, Urgent};
 use weir_wire::handover::v1;
 use weir_wire::handover::v1::link_message::Kind as Message;
 use zeroize::Zeroize as _;
 
+use super::afterwards::tell_new;
 use super::node::OldNode;
 use super::parts::{FRONT_PART, LENT_BYTES, LENT_PART, LISTENERS_PART, SHARD_PART, encode};
 use crate::connection::reports::ReportsWatch;
@@ -112,6 +113,9 @@ impl Outgoing {
             drop(pause);
             tell_shards(&self.shared, || Urgent::TakeBack);
             return Err(why);
+        }
+        if let Err(error) = tell_new(&self.shared, successor.into_link(), runtime) {
+            warn!(%error, "nothing is told to the new process after the upgrade");
         }
         pause.end();
         if let Some(node) = node {

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use hashbrown::HashTable;
+use tokio::sync::Notify;
 use weir_engine::ConnId;
 use weir_engine::handover::NotUnderstood;
 use weir_wire::handover::v1;
@@ -21,11 +22,20 @@ use crate::limits::admission::AcceptOrder;
 
 /// Whether the devices are being handed over, and what has to wait for its end.
 ///
-/// Limits: [`HELD_BACK_MAX`]; more are refused all the same, and forgotten.
+/// Limits: [`HELD_BACK_MAX`], and [`HELD_BACK_BYTES_MAX`] for messages; more are refused all the
+/// same, and forgotten.
 #[derive(Default)]
 pub(super) struct Gate {
     is_shut: AtomicBool,
-    held_back: Mutex<Vec<HeldBack>>,
+    held_back: Mutex<List>,
+    has_come: Notify,
+}
+
+#[derive(Default)]
+struct List {
+    all: Vec<HeldBack>,
+    /// Of messages.
+    bytes: usize,
 }
 
 /// What came while the devices were being handed over.
@@ -35,6 +45,8 @@ pub(crate) enum HeldBack {
     Revoke(Box<str>),
     /// See [`Devices::evict`].
     Evict(Box<str>, ConnId),
+    /// A message from another node; `None`: for all devices.
+    Deliver(Option<Box<str>>, Box<[u8]>),
 }
 
 impl Gate {
@@ -43,15 +55,26 @@ impl Gate {
         if !self.is_shut.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let mut list = self.lock();
-        if list.len() < HELD_BACK_MAX {
-            list.push(held_back());
-        }
+        self.lock().push(held_back());
+        self.has_come.notify_one();
         Err(HandingOver)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<HeldBack>> {
+    fn lock(&self) -> MutexGuard<'_, List> {
         self.held_back.lock().expect("no panic happens under this lock")
+    }
+}
+
+impl List {
+    fn push(&mut self, held_back: HeldBack) {
+        let bytes = match &held_back {
+            HeldBack::Deliver(_, message) => message.len(),
+            HeldBack::Revoke(_) | HeldBack::Evict(..) => 0,
+        };
+        if self.all.len() < HELD_BACK_MAX && self.bytes + bytes <= HELD_BACK_BYTES_MAX {
+            self.bytes += bytes;
+            self.all.push(held_back);
+        }
     }
 }
 
@@ -61,6 +84,23 @@ impl Devices {
     pub(crate) fn stand_still(&self) {
         self.gate.is_shut.store(true, Ordering::Relaxed);
         (0..STRIPES).for_each(|stripe| drop(self.lock(stripe)));
+    }
+
+    /// Keeps a message from another node until it is known who goes on; `false`: that is known.
+    pub(crate) fn hold_back(&self, device: Option<&str>, message: &[u8]) -> bool {
+        let held_back = || HeldBack::Deliver(device.map(Box::from), message.into());
+        self.gate.check(held_back).is_err()
+    }
+
+    /// Waits for what has to be carried out by the process that has taken over.
+    pub(crate) async fn held_back(&self) -> Vec<HeldBack> {
+        loop {
+            let all = std::mem::take(&mut *self.gate.lock()).all;
+            if !all.is_empty() {
+                return all;
+            }
+            self.gate.has_come.notified().await;
+        }
     }
 
     /// Whether nothing may be sent to a device. It counts within [`Devices::look_at`].
@@ -85,7 +125,13 @@ impl Devices {
         self.gate.is_shut.store(false, Ordering::Relaxed);
         // Whoever saw the gate shut has left the stripe's lock after this.
         (0..STRIPES).for_each(|stripe| drop(self.lock(stripe)));
-        std::mem::take(&mut *self.gate.lock())
+        std::mem::take(&mut *self.gate.lock()).all
+    }
+
+    /// Connections that are in no record any more, and have not ended.
+    pub(crate) fn leaving(&self) -> Vec<ConnId> {
+        let of_stripe = |stripe| self.lock(stripe).leaving.keys().copied().collect::<Vec<_>>();
+        (0..STRIPES).flat_map(of_stripe).collect()
     }
 
     /// Takes over the devices of another process. There were none here so far.
@@ -266,6 +312,7 @@ fn column(number: usize) -> u32 {
 
 /// More than a second's worth of revocations.
 const HELD_BACK_MAX: usize = 1 << 16;
+const HELD_BACK_BYTES_MAX: usize = 16 << 20;
 
 #[cfg(test)]
 mod tests;

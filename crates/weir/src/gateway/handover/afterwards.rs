@@ -1,0 +1,232 @@
+//! After the decision: the old process passes on what it still hears, and each process tells the
+//! other how the calls go on that have begun in the old one.
+
+use std::io;
+use std::sync::Arc;
+
+use tokio::runtime;
+use tokio::sync::mpsc;
+use weir_wire::handover::v1;
+use weir_wire::handover::v1::link_word::Kind as Word;
+
+use crate::auth::devices::HeldBack;
+use crate::backends::calls::MovedCalls;
+use crate::core::state::SharedState;
+use crate::handover::{Conversation, Link};
+
+/// Begins the conversation in the old process, before its door says that the new one serves.
+pub(super) fn tell_new(
+    shared: &Arc<SharedState>,
+    link: Link,
+    runtime: &runtime::Handle,
+) -> io::Result<()> {
+    let hearing = Arc::clone(shared);
+    let entered = runtime.clone();
+    let conversation = Conversation::begin(link, move |word| match word {
+        Word::Call(call) => entered.block_on(hearing.calls.hear(call)),
+        // The new process holds nothing back.
+        Word::HeldBack(_) => {}
+    })?;
+    let (news, told) = mpsc::channel(NEWS_MAX);
+    shared.calls.tell_to(news);
+    runtime.spawn(tell_of_calls(conversation.clone(), told));
+    runtime.spawn(tell_of_devices(conversation, Arc::clone(shared)));
+    Ok(())
+}
+
+/// Begins the conversation in the new process. `calls` have begun in the old one. Called within a
+/// tokio runtime.
+pub(super) fn hear_old(shared: &Arc<SharedState>, link: Link, calls: MovedCalls) -> io::Result<()> {
+    let (news, told) = mpsc::channel(NEWS_MAX);
+    // If the conversation fails, they are answered as if the old process had ended.
+    shared.calls.go_on(calls, &news);
+    let (hearing, runtime) = (Arc::clone(shared), runtime::Handle::current());
+    let conversation = Conversation::begin(link, move |word| match word {
+        Word::Call(call) => runtime.block_on(hearing.calls.hear(call)),
+        Word::HeldBack(held_back) => {
+            let _runtime = runtime.enter();
+            hearing.carry_out(HeldBack::from(held_back));
+        }
+    })?;
+    tokio::spawn(tell_of_calls(conversation, told));
+    Ok(())
+}
+
+async fn tell_of_calls(conversation: Conversation, mut news: mpsc::Receiver<v1::LinkCall>) {
+    let tell = async {
+        while let Some(call) = news.recv().await {
+            conversation.tell(Word::Call(call)).await;
+        }
+        // The other process may still have something to tell.
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        () = tell => {}
+        () = conversation.over() => {}
+    }
+}
+
+async fn tell_of_devices(conversation: Conversation, shared: Arc<SharedState>) {
+    let tell = async {
+        loop {
+            for held_back in shared.devices.held_back().await {
+                conversation.tell(Word::HeldBack(held_back.into())).await;
+            }
+        }
+    };
+    tokio::select! {
+        () = tell => {}
+        () = conversation.over() => {}
+    }
+}
+
+/// What waits for the other process.
+const NEWS_MAX: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::{Instant, sleep, timeout};
+    use weir_engine::ConnId;
+    use weir_wire::v1::{Answer, call};
+
+    use super::*;
+    use crate::backends::calls::{DeviceCall, NoAnswer};
+    use crate::limits::admission::AcceptOrder;
+    use crate::{Config, Gateway};
+
+    async fn start() -> (Gateway, Arc<SharedState>) {
+        let mut config = Config::default();
+        config.listen.tcp = vec!["127.0.0.1:0".parse().unwrap()];
+        (config.listen.udp, config.listen.http, config.listen.admin) = (vec![], vec![], None);
+        config.threads.shards = 1;
+        config.threads.pin = false;
+        config.connection.drain_timeout = Duration::ZERO;
+        config.memory.budget_bytes = 16 << 20;
+        let gateway = Gateway::builder().config(config).start().await.unwrap();
+        let shared = Arc::clone(gateway.parts().0);
+        (gateway, shared)
+    }
+
+    /// Enters a connection that answers calls. No shard has it.
+    fn connect(shared: &SharedState, device: &str, number: u64) -> ConnId {
+        let (pin, conn) = (shared.devices.pin(device), ConnId::from_u64(number));
+        shared.devices.enter(&pin, (AcceptOrder(number), conn), true, || ()).unwrap();
+        shared.calls.enter(conn);
+        conn
+    }
+
+    fn device_call() -> DeviceCall {
+        DeviceCall {
+            method: "m".to_owned(),
+            payload: call::Payload::Text("?".to_owned()),
+            content_type: String::new(),
+            deadline: Instant::now() + Duration::from_secs(60),
+        }
+    }
+
+    /// Waits until the caller's call goes on.
+    async fn begun(shared: &SharedState) {
+        while shared.calls.in_flight() == 0 {
+            sleep(Duration::from_millis(1)).await;
+        }
+        // The frame is on its way to the shard, or there.
+        sleep(Duration::from_millis(20)).await;
+    }
+
+    /// Stands still as in the pause, and hands the callers over.
+    fn hand_over(here: &Arc<SharedState>, there: &Arc<SharedState>) -> MovedCalls {
+        here.door.pause();
+        here.door.shut();
+        here.devices.stand_still();
+        let callers = here.export_callers();
+        let taken = there.import_callers(callers).unwrap();
+        taken.calls
+    }
+
+    fn decide(here: &Arc<SharedState>, there: &Arc<SharedState>, calls: MovedCalls) {
+        let (one, other) = Link::pair().unwrap();
+        tell_new(here, one, &runtime::Handle::current()).unwrap();
+        here.door.move_away();
+        hear_old(there, other, calls).unwrap();
+    }
+
+    async fn until(mut is_so: impl FnMut() -> bool) {
+        let wait = async {
+            while !is_so() {
+                sleep(Duration::from_millis(2)).await;
+            }
+        };
+        timeout(Duration::from_secs(20), wait).await.expect("it happens");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn the_old_process_answers_its_caller_with_what_the_device_tells_the_new_one() {
+        let ((old, here), (new, there)) = (start().await, start().await);
+        let conn = connect(&here, "d", 1);
+        let asking = Arc::clone(&here);
+        let asked =
+            tokio::spawn(async move { asking.calls.ask_device(&[conn], &device_call()).await });
+        begun(&here).await;
+        let calls = hand_over(&here, &there);
+        decide(&here, &there, calls);
+        let text = Some(weir_wire::v1::answer::Payload::Text("yes".to_owned()));
+        there.calls.answered(conn, Answer { id: 1, payload: text.clone(), ..Answer::default() });
+        let answer = timeout(Duration::from_secs(20), asked).await.unwrap().unwrap().unwrap();
+        assert_eq!((answer.id, answer.payload), (1, text));
+        // A further one is for the new process.
+        let refused = here.calls.ask_device(&[conn], &device_call()).await;
+        assert!(matches!(refused, Err(NoAnswer::Limited(..))), "{refused:?}");
+        new.shutdown().await;
+        old.shutdown().await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn the_end_of_a_connection_or_of_a_caller_is_told() {
+        let ((old, here), (new, there)) = (start().await, start().await);
+        let conn = connect(&here, "d", 1);
+        let ask = || {
+            let here = Arc::clone(&here);
+            tokio::spawn(async move { here.calls.ask_device(&[conn], &device_call()).await })
+        };
+        let first = ask();
+        begun(&here).await;
+        let second = ask();
+        until(|| here.calls.in_flight() == 2).await;
+        sleep(Duration::from_millis(20)).await;
+        let calls = hand_over(&here, &there);
+        decide(&here, &there, calls);
+        second.abort();
+        // The new process forgets it, and tells the device.
+        until(|| there.calls.export().asked_ids == [1]).await;
+        there.calls.end(conn);
+        let gone = timeout(Duration::from_secs(20), first).await.unwrap().unwrap();
+        assert_eq!(gone, Err(NoAnswer::Disconnected));
+        new.shutdown().await;
+        old.shutdown().await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn what_is_revoked_in_the_pause_or_later_is_revoked_by_the_new_process() {
+        let ((old, here), (new, there)) = (start().await, start().await);
+        for (number, device) in (1..).zip(["a", "b", "c"]) {
+            connect(&here, device, number);
+        }
+        connect(&here, "before", 4);
+        assert_eq!(here.revoke("before").await, Ok(true));
+        let calls = hand_over(&here, &there);
+        assert!(here.revoke("a").await.is_err(), "the caller asks again");
+        assert!(there.devices.connections_of("a").is_some());
+        decide(&here, &there, calls);
+        until(|| there.devices.connections_of("a").is_none()).await;
+        assert!(here.revoke("b").await.is_err());
+        until(|| there.devices.connections_of("b").is_none()).await;
+        assert!(there.devices.connections_of("c").is_some());
+        // What was revoked before the pause is still to be closed, if its shard does not know it.
+        let leaving = there.devices.leaving();
+        assert!(leaving.contains(&ConnId::from_u64(4)), "{leaving:?}");
+        new.shutdown().await;
+        old.shutdown().await;
+    }
+}
