@@ -26,6 +26,8 @@ mod configuration;
 mod datagrams;
 #[path = "upgrade_moves/formats.rs"]
 mod formats;
+#[path = "upgrade_moves/hooks.rs"]
+mod hooks;
 #[path = "upgrade_moves/publishers.rs"]
 mod publishers;
 

@@ -22,7 +22,7 @@ use weir_engine::{
 use weir_wire::format::Format;
 use weir_wire::v1::{ClientMessage, Position, Published, Unsubscribe, Welcome};
 use weir_wire::v1::{client_message, server_message};
-use weir_wire::{CloseReason, ErrorCode, ProstMessage, hot};
+use weir_wire::{CloseReason, ErrorCode, ProstMessage, handover, hot};
 
 use crate::auth::devices::NotEntered;
 use crate::auth::{Act, Grant, HeldGrant, OWN_GRANT};
@@ -44,7 +44,7 @@ use ended::Ended;
 use refresh::{Found, Refreshes};
 pub(crate) use run::{TakenTerms, run};
 use terms::Terms;
-use waiting::{Answered, Waiting};
+use waiting::{Answered, Waiting, What};
 
 /// The jobs that result from one shard's reports.
 ///
@@ -227,6 +227,17 @@ impl Dispatcher {
     /// Whether nothing is left to do, and no answer is awaited.
     fn is_idle(&self) -> bool {
         self.jobs.is_empty() && self.waiting.is_empty() && !self.refreshes.is_any()
+    }
+
+    /// Whether nothing is left to do but what another process can do: ask hooks again, and have
+    /// tokens shown again.
+    fn is_movable(&self) -> bool {
+        self.jobs.is_empty() && self.waiting.is_movable()
+    }
+
+    /// What another process needs to go on.
+    fn export(&self) -> handover::v1::Terms {
+        handover::v1::Terms { waiting: self.waiting.export(), ..self.terms.export() }
     }
 
     /// The number of jobs carried out so far.

@@ -6,17 +6,19 @@
 //! most `RECEIVED_BYTES_MAX` of frames from devices (beyond that the shard stops reading from its
 //! devices), one adoption for each unsettled connection, and one close for each settled one.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tracing::error;
 use weir_engine::handover::NotUnderstood;
-use weir_engine::{ConnId, Keeper};
+use weir_engine::{ConnId, Keeper, Taken};
 use weir_wire::handover::v1;
 
 use super::terms::Terms;
-use super::{Dispatcher, Results};
+use super::{Asker, Dispatcher, Results, What};
+use crate::base::handover::refused;
 use crate::connection::reports::{BATCH_REPORTS, Reports};
 use crate::core::handle::Handle;
 use crate::core::pauses::Pause;
@@ -28,18 +30,38 @@ pub(crate) struct TakenTerms {
     terms: Terms,
     /// Those whose new token the other process was checking.
     refreshing: Vec<ConnId>,
+    /// What has waited for the answers of hooks.
+    waiting: Vec<What>,
 }
 
 impl TakenTerms {
-    /// Makes them of what was handed over.
+    /// Makes them of what was handed over; `taken` are the connections of this shard.
     pub(crate) fn import(
         shared: &SharedState,
-        shard: usize,
-        taken: &v1::Terms,
+        (shard, taken): (usize, &[Taken]),
+        exported: v1::Terms,
     ) -> Result<TakenTerms, NotUnderstood> {
         let mut terms = Terms::new(shared.config().auth.expiring_notice);
-        let refreshing = terms.import(taken, shard, |grant| shared.auth.share(grant))?;
-        Ok(TakenTerms { terms, refreshing })
+        let refreshing = terms.import(&exported, shard, |grant| shared.auth.share(grant))?;
+        let mut askers = HashMap::new();
+        if !exported.waiting.is_empty() {
+            askers.extend(taken.iter().map(|taken| (taken.id, taken)));
+        }
+        let what = |v1::WaitingFrame { conn, what }| {
+            let asker = askers.get(&ConnId::from_u64(conn));
+            let Taken { id, device, origin, .. } =
+                asker.ok_or_else(|| refused("terms.waiting: an unknown connection", conn))?;
+            What::import(what, Asker { conn: *id, device: *device, origin: *origin })
+        };
+        let waiting = exported.waiting.into_iter().map(what).collect::<Result<_, _>>()?;
+        Ok(TakenTerms { terms, refreshing, waiting })
+    }
+
+    fn go_on(self, dispatcher: &mut Dispatcher) {
+        let TakenTerms { terms, refreshing, waiting } = self;
+        dispatcher.terms = terms;
+        refreshing.into_iter().for_each(|conn| dispatcher.ask_for_token_again(conn));
+        waiting.into_iter().for_each(|what| dispatcher.receive_moved(what));
     }
 }
 
@@ -57,27 +79,29 @@ pub(crate) async fn run(
     let _watch = Watch { shared: Arc::clone(&shared), shard };
     let (mut dispatcher, results) = Dispatcher::new(handle, shard, Arc::clone(&room));
     let Results { mut found, mut answered } = results;
-    if let Some(TakenTerms { terms, refreshing }) = taken {
-        dispatcher.terms = terms;
-        refreshing.into_iter().for_each(|conn| dispatcher.ask_for_token_again(conn));
-    }
+    taken.into_iter().for_each(|taken| taken.go_on(&mut dispatcher));
     let mut rechecks = shared.rechecks.receiver(shard);
     let mut pauses = shared.pauses.receiver(shard);
-    let mut pause = None;
+    let mut pause: Option<(Pause, Instant)> = None;
     let mut batch = Vec::with_capacity(BATCH_REPORTS);
     let mut retry_after = PAUSE_MIN;
     loop {
         let before = dispatcher.carried_out();
         let is_starved = !dispatcher.work().await;
         shared.dispatchers[shard].set(dispatcher.footprint());
-        if dispatcher.is_idle()
-            && reports.is_empty()
-            && let Some(asked) = pause.take()
-            && stand_still(asked, dispatcher.terms.export()).await == Keeper::Other
+        let is_late = pause.as_ref().is_some_and(|(_, late)| *late <= Instant::now());
+        if reports.is_empty()
+            && (dispatcher.is_idle() || is_late && dispatcher.is_movable())
+            && let Some((asked, _)) = pause.take()
+            && stand_still(asked, dispatcher.export()).await == Keeper::Other
         {
             return;
         }
-        let wait = if is_starved { Some(retry_after) } else { dispatcher.until_next_look() };
+        let wait = match pause {
+            Some(_) => Some(PAUSE_MIN),
+            None if is_starved => Some(retry_after),
+            None => dispatcher.until_next_look(),
+        };
         let received = tokio::select! {
             biased;
             received = reports.receive(&mut batch) => received,
@@ -98,7 +122,7 @@ pub(crate) async fn run(
             }
             // Likewise.
             Some(asked) = pauses.recv() => {
-                pause = Some(asked);
+                pause = Some((asked, Instant::now() + ANSWERS_PATIENCE));
                 true
             }
             () = sleep(wait.unwrap_or_default()), if wait.is_some() => true,
@@ -155,6 +179,8 @@ impl Drop for Watch {
     }
 }
 
+/// Most hooks and stores answer within some milliseconds. Then they are not asked again.
+const ANSWERS_PATIENCE: Duration = Duration::from_millis(10);
 /// The pause before a credit is tried again; a turn of a busy shard takes about as long.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(16);

@@ -13,7 +13,10 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
+use weir_engine::handover::NotUnderstood;
 use weir_engine::{ConnId, Footprint, rounded, rounded_table};
+use weir_wire::handover::v1;
+use weir_wire::handover::v1::waiting_frame::What as Waits;
 use weir_wire::v1::{ClientMessage, Subscribe, client_message};
 use weir_wire::{ErrorCode, ProstMessage, hot};
 
@@ -21,6 +24,7 @@ use super::ended::Ended;
 use super::{Asker, Dispatcher, Job, caller};
 use crate::backends::questions::{Asked, Outcome};
 use crate::base::frames;
+use crate::base::handover::refused;
 use crate::connection::reports::frame_cost;
 use crate::observe::counters::{Counters, RefuseCause, SubscribeRefuseCause};
 
@@ -93,6 +97,26 @@ impl Waiting {
         self.lines.is_empty()
     }
 
+    /// Whether everything that waits can be exported: no connection has ended meanwhile.
+    pub(super) fn is_movable(&self) -> bool {
+        let mut places = self.lines.values().flat_map(|line| &line.places);
+        places.all(|place| !matches!(place.what, What::Closed(_)))
+    }
+
+    /// What waits, for a process that takes over. It asks again.
+    pub(super) fn export(&self) -> Vec<v1::WaitingFrame> {
+        let places = self.lines.values().flat_map(|line| &line.places);
+        let exported = places.filter_map(|place| {
+            let (conn, what) = match &place.what {
+                What::Frame(asker, body) => (asker.conn, Waits::Frame(body.to_vec())),
+                What::First(asker, first) => (asker.conn, Waits::First(first.encode_to_vec())),
+                What::Closed(_) => return None,
+            };
+            Some(v1::WaitingFrame { conn: conn.to_u64(), what: Some(what) })
+        });
+        exported.collect()
+    }
+
     pub(super) fn has(&self, conn: ConnId) -> bool {
         !self.lines.is_empty() && self.lines.contains_key(&conn)
     }
@@ -163,6 +187,20 @@ impl Waiting {
     }
 }
 
+impl What {
+    /// What has waited in another process. `asker`: the connection that has sent it.
+    pub(super) fn import(what: Option<Waits>, asker: Asker) -> Result<What, NotUnderstood> {
+        let unknown = || refused("terms.waiting", asker.conn.to_u64());
+        match what.ok_or_else(unknown)? {
+            Waits::Frame(body) => Ok(What::Frame(asker, body.into())),
+            Waits::First(first) => match Subscribe::decode(&*first) {
+                Ok(first) => Ok(What::First(asker, first)),
+                Err(_) => Err(unknown()),
+            },
+        }
+    }
+}
+
 impl Drop for Waiting {
     fn drop(&mut self) {
         let places = self.lines.values().map(|line| line.places.len()).sum();
@@ -226,6 +264,15 @@ impl Dispatcher {
                 self.shared.ask_subscribe(&caller(&grant, asker), &subscribe.topic)
             };
             self.wait(asker.conn, What::First(asker, subscribe), asked);
+        }
+    }
+
+    /// Takes what has waited in another process.
+    pub(super) fn receive_moved(&mut self, what: What) {
+        match what {
+            What::Frame(asker, body) => self.carry_out_or_wait(asker, body),
+            What::First(asker, subscribe) => self.receive_first(asker, vec![subscribe]),
+            What::Closed(ended) => self.receive_end(*ended),
         }
     }
 
@@ -390,6 +437,24 @@ mod tests {
         assert!(!waiting.answer(answered(1, 5)), "nobody waits for it any more");
         assert_eq!(take(&mut waiting, 2), Some((9, true, false)));
         assert_eq!((counters.hooks.waiting_frames(), waiting.bytes), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn what_waits_is_exported_in_its_order_and_stays() {
+        let (mut waiting, _) = waiting();
+        for byte in 0..3 {
+            waiting.put(CONN(1), frame(1, byte), if byte == 1 { None } else { asking() });
+        }
+        assert!(waiting.is_movable() && waiting.has(CONN(1)));
+        let exported = waiting.export();
+        assert!(exported.iter().all(|waits| waits.conn == 1));
+        let asker = Asker { conn: CONN(1), device: DeviceRef(0), origin: Origin::default() };
+        for (byte, waits) in (0..).zip(exported) {
+            let what = What::import(waits.what, asker).ok().unwrap();
+            assert!(matches!(what, What::Frame(_, body) if *body == [byte]));
+        }
+        assert!(What::import(None, asker).is_err());
+        assert!(What::import(Some(Waits::First(vec![0xff])), asker).is_err());
     }
 
     #[tokio::test]

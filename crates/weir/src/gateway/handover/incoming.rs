@@ -154,8 +154,9 @@ fn import(
     if front.terms.len() != taken.len() {
         return Err(NotUnderstood { field: "front.terms", value: front.terms.len() as u64 });
     }
-    let terms = front.terms.iter().enumerate();
-    let terms = terms.map(|(shard, terms)| TakenTerms::import(shared, shard, terms));
+    let terms = front.terms.into_iter().zip(taken.iter().enumerate());
+    let terms =
+        terms.map(|(terms, (shard, taken))| TakenTerms::import(shared, (shard, taken), terms));
     let CredentialsChange { admits_less, grants: all_topics } = callers.change;
     Ok(TakenFront {
         terms: terms.collect::<Result<_, _>>()?,

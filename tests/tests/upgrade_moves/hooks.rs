@@ -1,0 +1,70 @@
+//! A hook that answers slowly: frames wait for it, and the upgrade does not.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+
+use anyhow::{Result, bail, ensure};
+use weir_tests::{Device, PATIENCE, Server};
+use weir_wire::v1::{self, client_message, publish, push, server_message};
+
+use super::upgrade;
+
+/// Takes a question of the hook, and does not answer yet.
+fn asked(hook: &TcpListener) -> Result<TcpStream> {
+    let (mut stream, _) = hook.accept()?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut asked = Vec::new();
+    while !asked.ends_with(b"}") {
+        let mut bytes = [0; 1024];
+        let count = stream.read(&mut bytes)?;
+        ensure!(count > 0, "the gateway hangs up");
+        asked.extend_from_slice(&bytes[..count]);
+    }
+    Ok(stream)
+}
+
+fn allow(mut stream: TcpStream) -> Result<()> {
+    let answer = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\
+                   Content-Length: 14\r\n\r\n{\"allow\":true}";
+    Ok(stream.write_all(answer)?)
+}
+
+#[test]
+fn frames_that_wait_for_a_hook_move_and_ask_again() -> Result<()> {
+    let hook = TcpListener::bind("127.0.0.1:0")?;
+    let server = Server::start(&format!(
+        "[[upstreams]]\nname = \"hook\"\naddresses = [\"{}\"]\n\
+         [hooks.publish]\nupstream = \"hook\"\ntimeout = \"10s\"\n\
+         [[topic_classes]]\npattern = \"feed/*\"\npublish = [\"devices\"]\n",
+        hook.local_addr()?
+    ))?;
+    let mut device = Device::greet(server.tcp, "d", &["feed/a"])?;
+    let payload = Some(publish::Payload::Text("one".to_owned()));
+    let publish =
+        v1::Publish { topic: "feed/a".to_owned(), request: 5, payload, ..Default::default() };
+    device.send(client_message::Kind::Publish(publish))?;
+    let first = asked(&hook)?;
+    // It stands behind the message, and is carried out behind it.
+    let unsubscribe = v1::Unsubscribe { topic: "feed/a".to_owned() };
+    device.send(client_message::Kind::Unsubscribe(unsubscribe))?;
+    let (_newest, _) = upgrade(&server)?;
+    let again = asked(&hook)?;
+    drop(first);
+    allow(again)?;
+    let (mut published, mut pushed) = (0, 0);
+    for _ in 0..2 {
+        match device.hear()? {
+            Some(server_message::Kind::Published(told)) if told.request == 5 => published += 1,
+            Some(server_message::Kind::Push(push)) => {
+                let text = Some(push::Payload::Text("one".to_owned()));
+                ensure!(push.payload == text, "{push:?}");
+                pushed += 1;
+            }
+            other => bail!("{other:?}"),
+        }
+    }
+    ensure!((published, pushed) == (1, 1));
+    let heard = device.hear()?;
+    ensure!(matches!(heard, Some(server_message::Kind::Unsubscribed(_))), "{heard:?}");
+    Ok(())
+}
