@@ -59,6 +59,7 @@ use crate::connection::listener::AcceptTrouble;
 use crate::http::orders::Follower;
 use crate::http::web::body::is_passed_over;
 use crate::http::web::problem::{Kind, Problem};
+use crate::http::web::publish::PUBLISH_PATH;
 use crate::http::web::reply::Reply;
 use crate::tls::stream::Stream;
 use crate::{AcceptError, ConfigError, Handle};
@@ -208,7 +209,11 @@ async fn answer(
     let is_passed_over = is_passed_over(request.body());
     let request = request.map(|body| Watched::new(body, Arc::clone(life)));
     let door = &routes.shared().door;
-    let mut reply = match door.open().await {
+    let opened = match path == PUBLISH_PATH {
+        true => door.open_or_moved().await,
+        false => door.open().await,
+    };
+    let mut reply = match opened {
         Ok(()) => entrance::answer(routes, ends, request).await,
         Err(HandingOver) => Problem::handing_over().into_response(),
     };

@@ -80,6 +80,12 @@ impl Door {
         timeout(PATIENCE, self.decided()).await.unwrap_or(Err(HandingOver))
     }
 
+    /// The same for a request that is passed on to the process that has taken over.
+    pub(crate) async fn open_or_moved(&self) -> Result<(), HandingOver> {
+        let opened = self.open().await;
+        if self.has_moved() { Ok(()) } else { opened }
+    }
+
     /// Waits while a pause goes on.
     ///
     /// Errors: another process serves.

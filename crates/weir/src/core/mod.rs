@@ -8,6 +8,8 @@ pub(crate) mod clients;
 pub(crate) mod drain;
 pub(crate) mod ends;
 pub(crate) mod events;
+mod forwarding;
+pub(crate) mod forwards;
 pub(crate) mod handle;
 pub(crate) mod handover;
 pub(crate) mod idempotency;

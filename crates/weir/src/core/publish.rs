@@ -121,9 +121,12 @@ impl SharedState {
             Author::Device => Publisher::Device,
             Author::Service | Author::AdminApi | Author::Program => Publisher::Backend,
         };
-        let publishing = self
-            .route(publication, publisher, |_, _| Ok(()))
-            .inspect_err(|error| self.counters().count_refused(RefuseCause::of(error)))?;
+        let routed = self.route(publication, publisher, |_, _| Ok(()));
+        if matches!(routed, Err(PublishError::Busy(_))) && self.door.has_moved() {
+            return self.forward(publication, author, device);
+        }
+        let publishing =
+            routed.inspect_err(|error| self.counters().count_refused(RefuseCause::of(error)))?;
         if let Target::Topic(topic) = publication.target
             && self.notices.hears_of_messages(topic)
         {
@@ -160,10 +163,21 @@ impl SharedState {
         if !may_publish_to_all && !matches!(publication.target, Target::Topic(_)) {
             return Err(NotPublished::NotPermitted(NOT_TO_DEVICES.to_owned()));
         }
-        let publishing = self.route(publication, caller.grant.publisher(), |topic, class| {
+        let routed = self.route(publication, caller.grant.publisher(), |topic, class| {
             self.permit_class(caller, Act::Publish, topic, class)
                 .map_err(NotPublished::NotPermitted)
-        })?;
+        });
+        let is_busy = matches!(routed, Err(NotPublished::Error(PublishError::Busy(_))));
+        if is_busy && self.door.has_moved() {
+            let (author, device) = match (caller.grant.publisher(), caller.device) {
+                (Publisher::Device, CallerDevice::Named(device)) => (Author::Device, device),
+                (Publisher::Device, CallerDevice::Connected(..)) => (Author::Device, None),
+                (Publisher::Backend, CallerDevice::Named(device)) => (Author::Service, device),
+                (Publisher::Backend, CallerDevice::Connected(..)) => (Author::Service, None),
+            };
+            return Ok(self.forward(publication, author, device)?);
+        }
+        let publishing = routed?;
         self.tell_published(caller, publication, &publishing);
         Ok(publishing)
     }
@@ -203,7 +217,7 @@ impl SharedState {
 
     /// `permit` checks the name and class of a topic before anything else happens. Other targets do
     /// not call it.
-    fn route<E: From<PublishError>>(
+    pub(in crate::core) fn route<E: From<PublishError>>(
         &self,
         publication: &Publication<'_>,
         publisher: Publisher,

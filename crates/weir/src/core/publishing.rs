@@ -47,6 +47,13 @@ impl Publishing {
         Publishing(State::Sent { waiting, id, connections, counters: Arc::clone(counters) })
     }
 
+    /// The process that has taken over has been asked.
+    pub(in crate::core) fn asked(
+        answered: oneshot::Receiver<Result<Accepted, PublishError>>,
+    ) -> Publishing {
+        Publishing(State::Asked(answered))
+    }
+
     /// Calls the broker now, and waits for its answer in a task, so that nothing depends on whether
     /// the caller waits.
     pub(in crate::core) fn ask(

@@ -31,6 +31,7 @@ use crate::core::clients::Clients;
 use crate::core::drain::Drains;
 use crate::core::ends::Ends;
 use crate::core::events::Bus;
+use crate::core::forwards::Forwards;
 use crate::core::idempotency::Idempotency;
 use crate::core::node::ClusterNode;
 use crate::core::pauses::Pauses;
@@ -106,6 +107,8 @@ pub(crate) struct SharedState {
     pub(crate) pauses: Pauses,
     /// Whether this process serves.
     pub(crate) door: Arc<Door>,
+    /// Messages that it takes and does not publish itself any more.
+    pub(crate) forwards: Forwards,
     /// Held while a configuration is applied, or another process takes over.
     pub(crate) reloading: Arc<Mutex<()>>,
     /// The configuration in use.
@@ -242,6 +245,7 @@ impl SharedState {
             rechecks: Rechecks::new(shards),
             pauses: Pauses::new(shards),
             door,
+            forwards: Forwards::default(),
             reloading: Arc::default(),
             engine,
             mailboxes,

@@ -25,6 +25,7 @@ use super::upgrade::{Admitting, Path, Relayed, UpgradeRequest, relay};
 use crate::base::handover::HandingOver;
 use crate::http::web::body::is_passed_over;
 use crate::http::web::problem::{Kind, Problem};
+use crate::http::web::publish::PUBLISH_PATH;
 use crate::observe::access::ids::{Ids, Wanted};
 use crate::observe::counters::http::Dialect;
 
@@ -169,7 +170,12 @@ impl Service {
             let connection = Arc::clone(turn.connection());
             let request = request.map(|body| Asking::new(body, Arc::clone(&connection), expects));
             let edge = &connection.edge;
-            let reply = match edge.shared.door.open().await {
+            let door = &edge.shared.door;
+            let opened = match request.uri().path() == PUBLISH_PATH {
+                true => door.open_or_moved().await,
+                false => door.open().await,
+            };
+            let reply = match opened {
                 Ok(()) => edge.api.answer(&connection.caller, request).await,
                 Err(HandingOver) => Problem::handing_over().into_response(),
             };

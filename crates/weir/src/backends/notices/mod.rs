@@ -91,6 +91,10 @@ pub(crate) enum Author {
 }
 
 impl Author {
+    /// In the order of their numbers in a hand-over.
+    pub(crate) const ALL: [Author; 4] =
+        [Author::Device, Author::Service, Author::AdminApi, Author::Program];
+
     fn name(self) -> &'static str {
         match self {
             Author::Device => "device",

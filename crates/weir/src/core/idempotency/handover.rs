@@ -23,7 +23,9 @@ impl Idempotency {
         loop {
             let table = self.lock();
             if table.answers.in_progress() == 0 {
-                return table.answers.export(|accepted| encoded(*accepted).encode_to_vec());
+                return table
+                    .answers
+                    .export(|accepted| accepted_message(*accepted).encode_to_vec());
             }
             drop(table);
             thread::yield_now();
@@ -42,7 +44,7 @@ impl Idempotency {
         table.answers.import(duplicates, |bytes| {
             let accepted = v1::AcceptedMessage::decode(&*bytes);
             let accepted = accepted.map_err(|_| refused("duplicates.answers", bytes.len() as u64));
-            Ok(decoded(&accepted?))
+            Ok(message_accepted(&accepted?))
         })?;
         let needed = table.answers.len() * KEY_BYTES;
         self.budget.overdraw(Share::Http, needed - table.charged);
@@ -51,7 +53,7 @@ impl Idempotency {
     }
 }
 
-fn encoded(accepted: Accepted) -> v1::AcceptedMessage {
+pub(in crate::core) fn accepted_message(accepted: Accepted) -> v1::AcceptedMessage {
     let (is_of_all, nodes_reached, nodes_live) = match accepted.nodes {
         None => (None, 0, 0),
         Some(NodesReached::Subscribed(reached)) => (Some(false), reached, 0),
@@ -61,7 +63,7 @@ fn encoded(accepted: Accepted) -> v1::AcceptedMessage {
     v1::AcceptedMessage { id, offset, epoch, connections, is_of_all, nodes_reached, nodes_live }
 }
 
-fn decoded(accepted: &v1::AcceptedMessage) -> Accepted {
+pub(in crate::core) fn message_accepted(accepted: &v1::AcceptedMessage) -> Accepted {
     let v1::AcceptedMessage { id, offset, epoch, connections, .. } = *accepted;
     let (reached, live) = (accepted.nodes_reached, accepted.nodes_live);
     let nodes = accepted.is_of_all.map(|is_of_all| match is_of_all {

@@ -13,6 +13,7 @@ use weir_engine::{Budget, Footprint, Nanos, Share};
 
 use crate::base::model::{Accepted, Publication, PublishError, RETRY_AFTER, Target};
 use crate::limits::duplicates::{Before, Duplicates, Key};
+pub(in crate::core) use handover::{accepted_message, message_accepted};
 
 /// The answers to messages with an idempotency key, for [`Entry::KEY_KEPT`].
 ///

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use tokio::runtime;
 use tokio::sync::mpsc;
-use weir_wire::handover::v1;
 use weir_wire::handover::v1::link_word::Kind as Word;
 
 use crate::auth::devices::HeldBack;
@@ -24,12 +23,20 @@ pub(super) fn tell_new(
     let entered = runtime.clone();
     let conversation = Conversation::begin(link, move |word| match word {
         Word::Call(call) => entered.block_on(hearing.calls.hear(call)),
-        // The new process holds nothing back.
-        Word::HeldBack(_) => {}
+        Word::Published(published) => hearing.forwards.answered(&published),
+        // The new process holds nothing back, and publishes itself.
+        Word::HeldBack(_) | Word::Publish(_) => {}
     })?;
     let (news, told) = mpsc::channel(NEWS_MAX);
     shared.calls.tell_to(news);
-    runtime.spawn(tell_of_calls(conversation.clone(), told));
+    runtime.spawn(tell(conversation.clone(), told, Word::Call));
+    let (messages, asked) = mpsc::channel(NEWS_MAX);
+    shared.forwards.begin(messages);
+    let (telling, forwarding) = (conversation.clone(), Arc::clone(shared));
+    runtime.spawn(async move {
+        tell(telling, asked, Word::Publish).await;
+        forwarding.forwards.end();
+    });
     runtime.spawn(tell_of_devices(conversation, Arc::clone(shared)));
     Ok(())
 }
@@ -41,21 +48,38 @@ pub(super) fn hear_old(shared: &Arc<SharedState>, link: Link, calls: MovedCalls)
     // If the conversation fails, they are answered as if the old process had ended.
     shared.calls.go_on(calls, &news);
     let (hearing, runtime) = (Arc::clone(shared), runtime::Handle::current());
+    let (answers, answered) = mpsc::channel(NEWS_MAX);
     let conversation = Conversation::begin(link, move |word| match word {
         Word::Call(call) => runtime.block_on(hearing.calls.hear(call)),
         Word::HeldBack(held_back) => {
             let _runtime = runtime.enter();
             hearing.carry_out(HeldBack::from(held_back));
         }
+        Word::Publish(publish) => {
+            let _runtime = runtime.enter();
+            let (published, answers) = (hearing.publish_forwarded(&publish), answers.clone());
+            tokio::spawn(async move {
+                // The old process may have gone.
+                let _ = answers.send(published.await).await;
+            });
+        }
+        // This process forwards nothing to the old one.
+        Word::Published(_) => {}
     })?;
-    tokio::spawn(tell_of_calls(conversation, told));
+    tokio::spawn(tell(conversation.clone(), told, Word::Call));
+    tokio::spawn(tell(conversation, answered, Word::Published));
     Ok(())
 }
 
-async fn tell_of_calls(conversation: Conversation, mut news: mpsc::Receiver<v1::LinkCall>) {
+/// Tells the other process everything of a kind, until one of the two ends it.
+async fn tell<T>(
+    conversation: Conversation,
+    mut news: mpsc::Receiver<T>,
+    word: impl Fn(T) -> Word,
+) {
     let tell = async {
-        while let Some(call) = news.recv().await {
-            conversation.tell(Word::Call(call)).await;
+        while let Some(news) = news.recv().await {
+            conversation.tell(word(news)).await;
         }
         // The other process may still have something to tell.
         std::future::pending::<()>().await;
@@ -93,6 +117,8 @@ mod tests {
 
     use super::*;
     use crate::backends::calls::{DeviceCall, NoAnswer};
+    use crate::backends::notices::Author;
+    use crate::base::model::{IdempotencyKey, Payload, Publication, PublishError, Target};
     use crate::limits::admission::AcceptOrder;
     use crate::{Config, Gateway};
 
@@ -203,6 +229,31 @@ mod tests {
         there.calls.end(conn);
         let gone = timeout(Duration::from_secs(20), first).await.unwrap().unwrap();
         assert_eq!(gone, Err(NoAnswer::Disconnected));
+        new.shutdown().await;
+        old.shutdown().await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn what_the_old_process_takes_is_published_by_the_new_one() {
+        let ((old, here), (new, there)) = (start().await, start().await);
+        let calls = hand_over(&here, &there);
+        here.router.stand_still();
+        let publication = Publication {
+            target: Target::Topic("t"),
+            payload: Payload::Text("x"),
+            content_type: "",
+            key: "",
+            ttl: None,
+            sender: None,
+            idempotency_key: Some(IdempotencyKey { caller: "c", key: "k" }),
+        };
+        let publish = || here.publish(&publication, Author::AdminApi, None);
+        assert!(matches!(publish(), Err(PublishError::Busy(_))), "nobody serves");
+        decide(&here, &there, calls);
+        let first = publish().unwrap().await.unwrap();
+        assert_eq!(there.idempotency.counts().known, 1);
+        // Sent again, it has the same answer.
+        assert_eq!(publish().unwrap().await, Ok(first));
         new.shutdown().await;
         old.shutdown().await;
     }

@@ -20,6 +20,9 @@ use crate::core::publish::{check_content_type, check_key};
 use crate::core::publishing::Publishing;
 use crate::{Accepted, IdempotencyKey, NodesReached, Payload, Publication, Target};
 
+/// Where messages are published, here and at the admin API.
+pub(crate) const PUBLISH_PATH: &str = "/v1/publish";
+
 /// One message to publish.
 ///
 /// It has exactly one of `topic`, `device` and `all`, and exactly one of `text` and `data`.
