@@ -31,13 +31,26 @@ impl Events<TcpStream> {
     ///
     /// `headers`: whole lines with their ends.
     pub fn get(addr: SocketAddr, path: &str, headers: &str) -> Result<Events<TcpStream>> {
+        Self::ask(addr, ("HTTP/1.1", path), headers)
+    }
+
+    /// Asks the admin API for them, without chunks.
+    pub fn get_unchunked(admin: SocketAddr, path: &str) -> Result<Events<TcpStream>> {
+        Self::ask(admin, ("HTTP/1.0", path), "")
+    }
+
+    fn ask(
+        addr: SocketAddr,
+        (version, path): (&str, &str),
+        headers: &str,
+    ) -> Result<Events<TcpStream>> {
         let mut stream = TcpStream::connect(addr)?;
         stream.set_read_timeout(Some(PATIENCE))?;
-        let head = format!("GET {path} HTTP/1.1\r\nHost: {addr}\r\n{headers}\r\n");
+        let head = format!("GET {path} {version}\r\nHost: {addr}\r\n{headers}\r\n");
         stream.write_all(head.as_bytes())?;
         let mut events = Events::over(stream);
         let status = events.line()?.context("a status line")?;
-        ensure!(status == "HTTP/1.1 200 OK", "it answers {status}");
+        ensure!(status == format!("{version} 200 OK"), "it answers {status}");
         while events.line()?.is_some_and(|line| !line.is_empty()) {}
         Ok(events)
     }

@@ -17,6 +17,7 @@ mod forger;
 mod gatherer;
 mod half_handshake;
 mod line;
+mod numbers;
 mod program;
 mod proxy;
 mod redis_cluster;
@@ -40,8 +41,9 @@ pub use forger::{Forger, Heard, framed, read_record};
 pub use gatherer::Gatherer;
 pub use half_handshake::{HalfHandshake, client_hello, edited_hello};
 pub use line::Line;
+pub use numbers::Numbers;
 pub use program::{
-    Server, bench_report, free_addr, free_port, installed, program, raise_open_files,
+    Server, bench_report, free_addr, free_port, free_udp, installed, program, raise_open_files,
 };
 pub use proxy::Proxy;
 pub use redis_cluster::RedisCluster;

@@ -450,7 +450,8 @@ pub fn free_addr() -> Result<SocketAddr> {
     Ok(([127, 0, 0, 1], free_port()?).into())
 }
 
-pub(crate) fn free_udp(ip: std::net::IpAddr) -> Result<SocketAddr> {
+/// An address whose UDP port is free now.
+pub fn free_udp(ip: std::net::IpAddr) -> Result<SocketAddr> {
     Ok(UdpSocket::bind((ip, 0))?.local_addr()?)
 }
 

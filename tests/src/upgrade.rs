@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, bail};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::Value;
 
@@ -87,27 +87,31 @@ impl UnderWay {
         if let Some(stderr) = self.command.stderr.take() {
             std::io::Read::read_to_string(&mut { stderr }, &mut complaint)?;
         }
-        anyhow::bail!("it does not come to {name}: {:?} {complaint}", self.lines)
+        bail!("it does not come to {name}: {:?} {complaint}", self.lines)
+    }
+
+    /// Waits for its end. Returns the process that serves then and what has moved, or else the
+    /// reason why nothing has.
+    pub fn end(mut self) -> Result<Result<(Newest, Value), String>> {
+        while self.line()?.is_some() {}
+        let UnderWay { command, lines, newest, .. } = self;
+        let output = command.wait_with_output()?;
+        if !output.status.success() {
+            drop(newest);
+            return Ok(Err(String::from_utf8_lossy(&output.stderr).into_owned()));
+        }
+        let moved = lines.iter().find_map(|line| line.get("moved")).cloned();
+        let moved = moved.context("nothing is said of what has moved")?;
+        Ok(Ok((newest.context("no process was started")?, moved)))
+    }
+
+    /// The new process, for a test that ends the command early.
+    pub fn take_newest(&mut self) -> Result<Newest> {
+        self.newest.take().context("no process was started")
     }
 
     /// Waits for its end, which must be a good one.
-    pub fn finish(mut self, server: &Server) -> Result<(Newest, Value)> {
-        while self.line()?.is_some() {}
-        let UnderWay { command, lines, newest, .. } = self;
-        let output = command.wait_with_output()?;
-        ensure!(output.status.success(), "{lines:?} {output:?}\n{}", server.log());
-        let moved = lines.iter().find_map(|line| line.get("moved")).cloned();
-        let moved = moved.context("nothing is said of what has moved")?;
-        Ok((newest.context("no process was started")?, moved))
-    }
-
-    /// Waits for its end, which must be a refusal. Returns the reason.
-    pub fn finish_refused(mut self) -> Result<String> {
-        while self.line()?.is_some() {}
-        let UnderWay { command, lines, newest, .. } = self;
-        drop(newest);
-        let output = command.wait_with_output()?;
-        ensure!(!output.status.success(), "it moves: {lines:?}");
-        Ok(String::from_utf8_lossy(&output.stderr).into_owned())
+    pub fn finish(self, server: &Server) -> Result<(Newest, Value)> {
+        self.end()?.map_err(|reason| anyhow!("{reason}\n{}", server.log()))
     }
 }

@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Signal, geteuid};
 use serde_json::{Value, json};
-use weir_tests::{Device, PATIENCE, Server, now, program, rest};
+use weir_tests::{Device, Events, PATIENCE, Server, now, program, rest};
 
 fn command(server: &Server, words: &[&str]) -> Result<Command> {
     let mut command = Command::new(program("weir")?);
@@ -100,12 +100,18 @@ fn sigusr2_with_a_bad_configuration_changes_nothing() -> Result<()> {
     let mut server = Server::start("")?;
     let mut device = Device::greet(server.tcp, "d", &["news"])?;
     let text = std::fs::read_to_string(server.config())?;
+    let mut events = Events::get_unchunked(server.admin, "/v1/events?type=upgrade_failed")?;
     for times in 1..=2 {
         std::fs::write(server.config(), format!("{text}[limits]\nwheels = 4\n"))?;
         server.signal(Signal::USR2)?;
         server.await_log("upgrade failed: this process serves on", times)?;
         still_served(&mut server, &mut device)?;
+        let event = events.expect("upgrade_failed")?.data;
+        ensure!(event["reason"].as_str().is_some_and(|reason| reason.contains("limits.wheels")));
     }
+    let metrics = server.metrics()?;
+    ensure!(metrics.sum("weir_upgrades_total", "outcome=\"failed\"") == 2.0);
+    ensure!(metrics.sum("weir_upgrade_pause_seconds", "") == 0.0, "no upgrade has made it");
     ensure!(server.log().contains("limits.wheels = 4: no such key"), "{}", server.log());
     Ok(())
 }

@@ -1,20 +1,20 @@
 //! `weir upgrade` while devices of every transport are connected: nobody is closed, and nothing is lost or doubled.
 
 use std::collections::HashSet;
+use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::Pid;
 use serde_json::json;
 use weir_tests::{
-    Answer, Authority, Device, Events, Newest, PATIENCE, SClient, Server, now, rest, upgrade,
+    Answer, Authority, Device, Events, Newest, Numbers, PATIENCE, SClient, Server, UnderWay,
+    free_addr, free_udp, now, program, rest, upgrade,
 };
-use weir_wire::v1::{Hello, Ping, client_message, push, server_message};
+use weir_wire::v1::{Hello, Ping, client_message, server_message};
 
 #[path = "upgrade_moves/calls.rs"]
 mod calls;
@@ -31,62 +31,21 @@ mod hooks;
 #[path = "upgrade_moves/publishers.rs"]
 mod publishers;
 
-/// Publishes numbers, one after the other, until it is told to stop. A refused one is sent again.
-struct Publisher {
-    stop: Arc<AtomicBool>,
-    thread: JoinHandle<Result<u64>>,
-    sent: Arc<AtomicU64>,
-}
-
-impl Publisher {
-    fn start(admin: SocketAddr) -> Publisher {
-        let (stop, sent) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
-        let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&sent));
-        let thread = std::thread::spawn(move || {
-            let mut number = 0;
-            while !stopped.load(Ordering::Relaxed) {
-                let message = json!({"topic": "feed/a", "text": number.to_string(), "key": "k"});
-                let body = json!({"messages": [message]}).to_string();
-                // While nobody serves, the answer says when to come again.
-                if let Ok(answer) = Answer::post(admin, "/v1/publish", &body)
-                    && answer.status == 200
-                    && !answer.body.contains("\"error\"")
-                {
-                    number += 1;
-                    counted.store(number, Ordering::Relaxed);
-                }
-            }
-            Ok(number)
-        });
-        Publisher { stop, thread, sent }
-    }
-
-    fn finish(self) -> Result<u64> {
-        self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().map_err(|_| anyhow::anyhow!("the publisher has failed"))?
-    }
-
-    /// Waits until so many more are published.
-    fn await_more(&self, count: u64) -> Result<()> {
-        let (until, deadline) = (self.sent.load(Ordering::Relaxed) + count, now() + PATIENCE);
-        while self.sent.load(Ordering::Relaxed) < until {
-            ensure!(now() < deadline, "nothing is published any more");
-            rest();
-        }
-        Ok(())
-    }
-}
-
-/// Checks that a device gets the numbers in order, each once, and no end.
-fn hear_all(device: &mut Device, count: u64) -> Result<()> {
-    let mut next = 0;
-    while next < count {
-        let push = device.push()?;
-        let Some(push::Payload::Text(text)) = push.payload else { continue };
-        ensure!(text == next.to_string(), "{text} came where {next} is due");
-        ensure!(push.offset == next + 1, "offset {} of {text}", push.offset);
-        next += 1;
-    }
+/// Checks what the new process tells of the upgrade, of so many rounds.
+fn tells(server: &Server, newest: &Newest, rounds: u32) -> Result<()> {
+    // Who comes back soon hears of it.
+    let event =
+        Events::get_unchunked(server.admin, "/v1/events?type=upgraded")?.expect("upgraded")?.data;
+    ensure!(event["pid"] == newest.pid().as_raw_nonzero().get(), "{event}");
+    ensure!((&event["connections"], &event["stayed"]) == (&json!(4), &json!(2)), "{event}");
+    ensure!(event["before"].as_str().is_some_and(|before| before.starts_with("weir ")), "{event}");
+    ensure!(event["pause_ms"].as_f64().is_some_and(|pause| pause > 0.0), "{event}");
+    server.await_answer("/v1/stats", |stats| stats["upgrade"]["pid"] == event["pid"])?;
+    let metrics = server.metrics()?;
+    ensure!(metrics.sum("weir_upgrades_total", "outcome=\"moved\"") == f64::from(rounds));
+    ensure!(metrics.sum("weir_upgrade_pause_seconds", "") > 0.0, "{}", metrics.text());
+    ensure!(metrics.sum("weir_upgrade_connections_moved", "") == 4.0, "{}", metrics.text());
+    ensure!(metrics.sum("weir_upgrade_connections_stayed", "") == 2.0, "{}", metrics.text());
     Ok(())
 }
 
@@ -117,11 +76,12 @@ fn nobody_is_closed_and_nothing_is_lost_or_doubled() -> Result<()> {
     }
     let mut events = Events::get(http, "/v1/sse?device=events&topic=feed/a", "")?;
     events.settle(1)?;
-    let publisher = Publisher::start(server.admin);
+    let numbers = Numbers::start(server.admin);
     let mut processes = HashSet::new();
     let mut newest = None;
     for round in 0..3 {
-        publisher.await_more(20)?;
+        numbers.await_more(20)?;
+        let mut ends = Events::get_unchunked(server.admin, "/v1/events")?;
         // One that has asked something and stays, and one that has said nothing yet.
         let _idle = idle(http)?;
         let _silent = TcpStream::connect(server.tcp)?;
@@ -139,15 +99,17 @@ fn nobody_is_closed_and_nothing_is_lost_or_doubled() -> Result<()> {
             .filter_map(|kind| kind["count"].as_u64())
             .sum();
         ensure!(count == 4, "{moved}");
+        while ends.hear()?.is_some() {}
+        tells(&server, newest.as_ref().context("a process")?, round + 1)?;
         let stayed = json!([{"kind": "http", "count": 1}, {"kind": "unsettled", "count": 1}]);
         ensure!(moved["stayed"] == stayed, "{moved}");
         for client in &mut clients {
             client.ping(&format!("round{round}"))?;
         }
-        publisher.await_more(20)?;
+        numbers.await_more(20)?;
     }
-    let count = publisher.finish()?;
-    hear_all(&mut plain, count)?;
+    let count = numbers.finish()?;
+    Numbers::heard_by(&mut plain, count)?;
     let mut next = 0;
     while next < count {
         let event = events.expect("")?;
@@ -231,5 +193,53 @@ fn a_store_that_does_not_open_after_the_upgrade_is_tried_again() -> Result<()> {
     server.await_answer("/readyz", |answer| answer["ready"] == true)?;
     server.token("second", KEY)?;
     connect(&server, &token)?;
+    Ok(())
+}
+
+/// What `weir` does where nothing is configured but its addresses, in an empty home.
+#[test]
+fn the_default_configuration_is_upgraded_and_rolled_back() -> Result<()> {
+    let home = tempfile::tempdir()?;
+    let (tcp, http, admin) = (free_addr()?, free_addr()?, free_addr()?);
+    let udp = free_udp([127, 0, 0, 1].into())?;
+    let command = |words: &[&str]| -> Result<Command> {
+        let mut command = Command::new(program("weir")?);
+        command.args(words).current_dir(home.path()).env("HOME", home.path()).stdin(Stdio::null());
+        for (name, addr) in [("TCP", tcp), ("HTTP", http), ("UDP", udp), ("ADMIN", admin)] {
+            command.env(format!("WEIR_LISTEN_{name}"), addr.to_string());
+        }
+        for name in ["STATE_DIRECTORY", "XDG_STATE_HOME", "WEIR_CONFIG"] {
+            command.env_remove(name);
+        }
+        Ok(command)
+    };
+    let log = home.path().join("log");
+    let mut first = command(&[])?;
+    let mut first = first.stdout(Stdio::null()).stderr(File::create(&log)?).spawn()?;
+    let deadline = now() + PATIENCE;
+    while !Answer::get(admin, "/readyz").is_ok_and(|answer| answer.status == 200) {
+        ensure!(now() < deadline, "{}", std::fs::read_to_string(&log)?);
+        rest();
+    }
+    let mut device = Device::greet(tcp, "d", &["t"])?;
+    let dry = command(&["upgrade", "--dry-run", "--json"])?.output()?;
+    let said = String::from_utf8_lossy(&dry.stdout);
+    ensure!(dry.status.success() && said.contains("\"refused\":null"), "{dry:?}");
+    let mut newest: Option<Newest> = None;
+    let ours = program("weir")?.display().to_string();
+    // The second goes back to the program of before.
+    for words in [&[][..], &["--program", &ours]] {
+        let words = [&["upgrade", "--json"], words].concat();
+        let ended = UnderWay::begin_with(command(&words)?)?.end()?;
+        let (process, _) = ended.map_err(|reason| anyhow::anyhow!("{reason}"))?;
+        drop(newest.replace(process));
+        device.send(client_message::Kind::Ping(Ping { data: b"x".to_vec() }))?;
+        let heard = device.hear()?;
+        ensure!(matches!(heard, Some(server_message::Kind::Pong(_))), "{heard:?}");
+        Device::greet(tcp, "e", &[])?;
+        ensure!(Answer::get(admin, "/readyz")?.status == 200);
+    }
+    ensure!(first.wait()?.success(), "{}", std::fs::read_to_string(&log)?);
+    ensure!(home.path().join(".local/state/weir/upgrade.sock").exists());
     Ok(())
 }

@@ -11,6 +11,8 @@ import { join } from 'node:path';
 export class Gateway {
   directory = mkdtempSync(join(tmpdir(), 'weir-ui-'));
   #child;
+  /** The process that has taken the place of the child. */
+  #newest;
   #devices = new Set();
 
   static async start(t, extra = '') {
@@ -132,6 +134,24 @@ ${extra}`,
   #kill() {
     for (const child of [...this.#devices, this.#child]) {
       child?.kill('SIGKILL');
+    }
+    if (this.#newest) {
+      try {
+        process.kill(this.#newest, 'SIGKILL');
+      } catch {
+        // It has ended.
+      }
+    }
+  }
+
+  /** Has a new process take its place; `[upgrade]` names a socket. */
+  async upgrade() {
+    const command = this.#run(['upgrade', '--config', 'weir.toml'], 'upgrade.log');
+    const [code] = await once(command, 'exit');
+    const said = this.read('upgrade.log');
+    this.#newest = Number(/process (\d+) runs/.exec(said)?.[1]);
+    if (code !== 0) {
+      throw new Error(`it is not upgraded: ${said}`);
     }
   }
 

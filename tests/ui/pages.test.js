@@ -123,6 +123,20 @@ test('a broken stream is told at once, and comes back', { timeout: 60_000 }, asy
   visit.judge();
 });
 
+test('an upgrade shows, and the page goes on', { timeout: 60_000 }, async (t) => {
+  const { gateway, visit, page } = await begin(t, undefined, '[upgrade]\nsocket = "upgrade.sock"\n');
+  await visit.open();
+  await until(async () => (await headline(page)) === 'All parts work', 'it does not say that all is well');
+  assert.doesNotMatch(await page.locator('#node').textContent(), /upgraded/);
+  // The stream of the old process ends.
+  visit.expect(/ERR_INCOMPLETE_CHUNKED|ERR_CONNECTION_RESET|ERR_EMPTY_RESPONSE/);
+  await gateway.upgrade();
+  await until(async () => /upgraded/.test(await page.locator('#node').textContent()), 'it does not show');
+  await until(async () => (await headline(page)) === 'All parts work', 'it does not come back');
+  assert.match(await page.locator('#summary').textContent(), /^4 connections/);
+  visit.judge();
+});
+
 test('devices and topics are found, connections closed, devices revoked', { timeout: 120_000 }, async (t) => {
   const { gateway, visit, page } = await begin(t);
   await visit.open('#/look-up');

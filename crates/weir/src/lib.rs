@@ -70,6 +70,7 @@ pub use observe::counters::{
     SubscribeRefuseCause,
 };
 pub use observe::readiness::{Part, PartReadiness, PartState, Readiness};
+pub use observe::upgrades::Upgraded;
 pub use provisioning::device_store::{DeviceStore, StoredDevice};
 pub use provisioning::import::{BadRow, Row, RowFormat, Rows, RowsError};
 pub use rustls;

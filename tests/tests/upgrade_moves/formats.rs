@@ -3,9 +3,9 @@
 use std::os::unix::fs::PermissionsExt as _;
 
 use anyhow::{Context, Result, ensure};
-use weir_tests::{Device, Server, UnderWay, program};
+use weir_tests::{Device, Numbers, Server, UnderWay, program};
 
-use super::{Publisher, RETAINED, hear_all};
+use super::RETAINED;
 
 /// A program that starts the one of these tests, with or without the variable that makes it the next
 /// version.
@@ -23,11 +23,11 @@ fn the_next_version_takes_over_and_gives_back() -> Result<()> {
     let this = version(&server, "this", "unset WEIR_NEXT_FORMAT")?;
     let next = version(&server, "next", "export WEIR_NEXT_FORMAT=1")?;
     let mut device = Device::greet(server.tcp, "d", &["feed/a"])?;
-    let publisher = Publisher::start(server.admin);
+    let numbers = Numbers::start(server.admin);
     let mut newest = None;
     // From this version to the next one, to the same, back, and on.
     for (program, reads) in [(&next, 2), (&next, 2), (&this, 1), (&this, 1), (&next, 2)] {
-        publisher.await_more(20)?;
+        numbers.await_more(20)?;
         let mut under_way = UnderWay::begin(&server, &["--program", program])?;
         let reads = format!("versions 1 to {reads} of the state");
         let mut line = under_way.line()?;
@@ -38,8 +38,8 @@ fn the_next_version_takes_over_and_gives_back() -> Result<()> {
         ensure!(answered.contains(&reads), "{answered}");
         let (process, _) = under_way.finish(&server)?;
         drop(newest.replace(process));
-        publisher.await_more(20)?;
+        numbers.await_more(20)?;
     }
-    let count = publisher.finish()?;
-    hear_all(&mut device, count)
+    let count = numbers.finish()?;
+    Numbers::heard_by(&mut device, count)
 }

@@ -123,6 +123,11 @@ pub(crate) enum EventType {
     Subscribed,
     /// A connection asked to leave a topic.
     Unsubscribed,
+    /// The process has taken the place of another one.
+    Upgraded,
+    /// A new process has not taken over.
+    #[value(name = "upgrade_failed")]
+    UpgradeFailed,
 }
 
 /// How much of a list to print, and how.
@@ -146,6 +151,8 @@ impl EventType {
             EventType::Disconnected => "disconnected",
             EventType::Subscribed => "subscribed",
             EventType::Unsubscribed => "unsubscribed",
+            EventType::Upgraded => "upgraded",
+            EventType::UpgradeFailed => "upgrade_failed",
         }
     }
 }

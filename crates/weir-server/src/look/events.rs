@@ -1,4 +1,4 @@
-//! `weir events`: what happens to connections, as it happens.
+//! `weir events`: what happens to connections and to the gateway, as it happens.
 
 use std::path::PathBuf;
 
@@ -18,10 +18,14 @@ struct Event {
     #[serde(rename = "type")]
     kind: String,
     time_ms: u64,
-    connection: String,
-    device: String,
+    connection: Option<String>,
+    device: Option<String>,
     topic: Option<String>,
     reason: Option<String>,
+    /// Of an upgrade: the program of before.
+    before: Option<String>,
+    pause_ms: Option<f64>,
+    connections: Option<u64>,
 }
 
 /// The data of the event `overflow`.
@@ -66,10 +70,14 @@ pub(crate) async fn run(args: EventsArgs, file: Option<PathBuf>) -> Result<()> {
 
 impl Event {
     fn line(self) -> String {
-        let Event { kind, time_ms, connection, device, topic, reason } = self;
-        let detail = topic.or(reason).unwrap_or_default();
-        let line = format!("{}  {kind:<12}  {connection}  {device}  {detail}", clock_of(time_ms));
-        visible(line.trim_end())
+        let Event { kind, time_ms, connection, device, topic, reason, .. } = self;
+        let upgrade = self.before.zip(self.pause_ms).zip(self.connections);
+        let upgrade = upgrade.map(|((before, pause), connections)| {
+            format!("{connections} connections from {before}, after a pause of {pause:.1} ms")
+        });
+        let words = [connection, device, topic.or(reason).or(upgrade)];
+        let words: Vec<String> = words.into_iter().flatten().collect();
+        visible(&format!("{}  {kind:<12}  {}", clock_of(time_ms), words.join("  ")))
     }
 }
 
@@ -89,5 +97,10 @@ mod tests {
             "device":"d\u001b1","reason":"peer_closed"}"#;
         let line = serde_json::from_str::<Event>(event).unwrap().line();
         assert_eq!(line, "11:11:01.007Z  disconnected  0000000000000001  d\u{fffd}1  peer_closed");
+        let event = r#"{"type":"upgraded","time_ms":1795259461007,"pid":7,"before":"weir 0.0.1",
+            "pause_ms":2.54,"connections":7,"stayed":1}"#;
+        let line = serde_json::from_str::<Event>(event).unwrap().line();
+        let expected = "7 connections from weir 0.0.1, after a pause of 2.5 ms";
+        assert_eq!(line, format!("11:11:01.007Z  upgraded      {expected}"));
     }
 }

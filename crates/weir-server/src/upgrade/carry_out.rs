@@ -106,7 +106,7 @@ pub(crate) async fn start<T>(
     let successor = match started.unwrap_or_else(|error| Err(NotMoved(error.to_string()))) {
         Ok(successor) => successor,
         Err(why) => {
-            failed(&teller, why);
+            failed(gateway, &teller, why);
             return Ok(None);
         }
     };
@@ -148,7 +148,7 @@ pub(crate) async fn hand_over(
             Some(Handed { order, teller, pid })
         }
         Err(why) => {
-            failed(&teller, why);
+            failed(gateway, &teller, why);
             None
         }
     }
@@ -165,7 +165,9 @@ pub(crate) async fn leave(gateway: Gateway, settings: &UpgradeSettings, handed: 
     order.finish().await;
 }
 
-fn failed(teller: &Teller, NotMoved(why): NotMoved) {
+fn failed(gateway: &Gateway, teller: &Teller, why: NotMoved) {
+    gateway.tell_upgrade_failed(&why);
+    let NotMoved(why) = why;
     warn!(why, "upgrade failed: this process serves on");
     teller.tell(Line::Refused { why });
 }

@@ -1,4 +1,4 @@
-//! `GET /v1/events`: the events of connections, as server-sent events.
+//! `GET /v1/events`: the events of connections and of the gateway, as server-sent events.
 
 use std::fmt::Write as _;
 use std::io;
@@ -13,12 +13,13 @@ use http_body_util::{BodyExt as _, Either};
 use hyper::body::{Body, Frame};
 use serde::Serialize;
 use tokio::time::{Interval, MissedTickBehavior};
+use utoipa::ToSchema;
 
 use crate::base::clock::millis;
 use crate::http::web::problem::{Kind, Problem};
 use crate::http::web::query::Query;
 use crate::http::web::reply::{self, Reply};
-use crate::{Event, EventFilter, EventKind, Events, EventsEnd, Handle};
+use crate::{Event, EventFilter, EventKind, Events, EventsEnd, Handle, Upgraded};
 
 /// A body that continues until the reader leaves, falls behind, or the server ends.
 struct EventStream {
@@ -34,12 +35,44 @@ struct EventView<'a> {
     #[serde(rename = "type")]
     kind: &'static str,
     time_ms: u64,
-    connection: String,
-    device: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    connection: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    device: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     topic: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<&'static str>,
+    reason: Option<&'a str>,
+    #[serde(flatten)]
+    upgrade: Option<UpgradeView>,
+}
+
+/// An upgrade, in events and figures.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = Upgrade)]
+pub(super) struct UpgradeView {
+    /// The number of this process.
+    pid: u32,
+    /// The program of the process before this one, with its version.
+    before: String,
+    /// How long nobody was served.
+    pause_ms: f64,
+    /// Connections that this process took over.
+    connections: u64,
+    /// Connections that the process before this one kept.
+    stayed: u64,
+}
+
+impl UpgradeView {
+    pub(super) fn of(upgraded: &Upgraded) -> UpgradeView {
+        UpgradeView {
+            pid: upgraded.pid,
+            before: upgraded.before.clone(),
+            pause_ms: upgraded.pause.as_secs_f64() * 1000.0,
+            connections: upgraded.connection_count(),
+            stayed: upgraded.stayed.iter().map(|(_, count)| count).sum(),
+        }
+    }
 }
 
 /// Answers with a stream of the events that the query asks for.
@@ -124,17 +157,22 @@ impl Body for EventStream {
 
 fn write_event(event: &Event, to: &mut String) {
     let kind = event.kind.name();
-    let reason = match &event.kind {
-        EventKind::Disconnected(reason) => Some(reason.name()),
-        EventKind::Connected | EventKind::Subscribed(_) | EventKind::Unsubscribed(_) => None,
+    let (reason, upgrade) = match &event.kind {
+        EventKind::Disconnected(reason) => (Some(reason.name()), None),
+        EventKind::UpgradeFailed(reason) => (Some(reason.as_str()), None),
+        EventKind::Upgraded(upgraded) => (None, Some(UpgradeView::of(upgraded))),
+        EventKind::Connected | EventKind::Subscribed(_) | EventKind::Unsubscribed(_) => {
+            (None, None)
+        }
     };
     let view = EventView {
         kind,
         time_ms: millis(event.at),
-        connection: event.conn.to_string(),
-        device: &event.device,
+        connection: event.conn.map(|conn| conn.to_string()),
+        device: event.device.as_deref(),
         topic: event.topic(),
         reason,
+        upgrade,
     };
     // JSON escapes line breaks, so the data is one line.
     let data = serde_json::to_string(&view).unwrap_or_default();
@@ -183,13 +221,27 @@ mod tests {
     fn an_event_is_one_line_of_json() {
         let event = Event {
             at: Duration::from_millis(1_700),
-            conn: weir_engine::ConnId::from_u64(0xab),
-            device: "a\"b".to_owned(),
+            conn: Some(weir_engine::ConnId::from_u64(0xab)),
+            device: Some("a\"b".to_owned()),
             kind: EventKind::Disconnected(weir_wire::CloseReason::Stalled),
         };
         let mut text = String::new();
         write_event(&event, &mut text);
         let data = r#"{"type":"disconnected","time_ms":1700,"connection":"00000000000000ab","device":"a\"b","reason":"stalled"}"#;
         assert_eq!(text, format!("event: disconnected\ndata: {data}\n\n"));
+        let upgraded = crate::Upgraded {
+            at: Duration::from_millis(1_700),
+            pid: 7,
+            before: "weir 0.0.1".to_owned(),
+            pause: Duration::from_micros(2_500),
+            connections: vec![("tcp", 3), ("tls", 4)],
+            stayed: vec![("http", 1)],
+        };
+        let kind = EventKind::Upgraded(upgraded);
+        let event = Event { at: Duration::from_millis(1_700), conn: None, device: None, kind };
+        let mut text = String::new();
+        write_event(&event, &mut text);
+        let data = r#"{"type":"upgraded","time_ms":1700,"pid":7,"before":"weir 0.0.1","pause_ms":2.5,"connections":7,"stayed":1}"#;
+        assert_eq!(text, format!("event: upgraded\ndata: {data}\n\n"));
     }
 }

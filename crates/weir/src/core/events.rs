@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -11,16 +11,17 @@ use weir_engine::{ConnId, Footprint, rounded};
 use weir_wire::CloseReason;
 
 use crate::base::clock::unix_time;
+use crate::observe::upgrades::Upgraded;
 
-/// One thing that has happened to a connection.
+/// One thing that has happened to a connection, or to the gateway.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
     /// The time at which the front learnt of it, since 1970.
     pub at: Duration,
-    /// The connection.
-    pub conn: ConnId,
+    /// The connection; `None`: it has happened to the gateway.
+    pub conn: Option<ConnId>,
     /// Its device's id.
-    pub device: String,
+    pub device: Option<String>,
     /// The kind of the event.
     pub kind: EventKind,
 }
@@ -38,6 +39,11 @@ pub enum EventKind {
     Subscribed(String),
     /// The connection asked to leave a topic.
     Unsubscribed(String),
+    /// This process has taken the place of another one. A reader that begins to listen within a
+    /// minute hears of it first.
+    Upgraded(Upgraded),
+    /// A new process has not taken over, for this reason. This one serves on.
+    UpgradeFailed(String),
 }
 
 /// A choice of events; by default all.
@@ -86,6 +92,8 @@ pub(crate) struct Bus {
     readers: RwLock<Readers>,
     dropped: AtomicU64,
     cut: AtomicU64,
+    /// What readers hear first, if they come soon after it.
+    first: OnceLock<Arc<Event>>,
 }
 
 #[derive(Default)]
@@ -118,6 +126,11 @@ struct Queue {
 }
 
 impl Event {
+    fn new(of: Option<(ConnId, &str)>, kind: EventKind) -> Arc<Event> {
+        let (conn, device) = of.map(|(conn, device)| (conn, device.to_owned())).unzip();
+        Arc::new(Event { at: unix_time(), conn, device, kind })
+    }
+
     /// The topic of a subscription event.
     pub fn topic(&self) -> Option<&str> {
         self.kind.topic()
@@ -126,8 +139,8 @@ impl Event {
 
 impl EventKind {
     /// The names of all kinds.
-    pub const NAMES: [&'static str; 4] =
-        ["connected", "disconnected", "subscribed", "unsubscribed"];
+    pub const NAMES: [&'static str; 6] =
+        ["connected", "disconnected", "subscribed", "unsubscribed", "upgraded", "upgrade_failed"];
 
     /// The name of the kind.
     pub const fn name(&self) -> &'static str {
@@ -136,13 +149,18 @@ impl EventKind {
             EventKind::Disconnected(_) => Self::NAMES[1],
             EventKind::Subscribed(_) => Self::NAMES[2],
             EventKind::Unsubscribed(_) => Self::NAMES[3],
+            EventKind::Upgraded(_) => Self::NAMES[4],
+            EventKind::UpgradeFailed(_) => Self::NAMES[5],
         }
     }
 
     fn topic(&self) -> Option<&str> {
         match self {
             EventKind::Subscribed(topic) | EventKind::Unsubscribed(topic) => Some(topic),
-            EventKind::Connected | EventKind::Disconnected(_) => None,
+            EventKind::Connected
+            | EventKind::Disconnected(_)
+            | EventKind::Upgraded(_)
+            | EventKind::UpgradeFailed(_) => None,
         }
     }
 }
@@ -151,8 +169,8 @@ impl EventFilter {
     fn lets_pass(&self, event: &Event) -> bool {
         let (kinds, name) = (&self.kinds, event.kind.name());
         (kinds.is_empty() || kinds.contains(&name))
-            && self.device.as_ref().is_none_or(|device| *device == event.device)
-            && self.sample.is_none_or(|share| is_sampled(event.conn, share))
+            && self.device.as_ref().is_none_or(|device| Some(device) == event.device.as_ref())
+            && self.sample.is_none_or(|share| event.conn.is_none_or(|conn| is_sampled(conn, share)))
             && self
                 .topic
                 .as_deref()
@@ -201,6 +219,12 @@ impl Bus {
     /// bus the stream only ends.
     pub(crate) fn listen(self: &Arc<Self>, filter: EventFilter) -> Option<Events> {
         let reader = Arc::new(Reader { filter, queue: Mutex::default() });
+        let is_new = |event: &&Arc<Event>| unix_time().saturating_sub(event.at) < FIRST_FOR;
+        if let Some(first) = self.first.get().filter(is_new)
+            && reader.filter.lets_pass(first)
+        {
+            reader.lock().events.push_back(Arc::clone(first));
+        }
         let mut readers = self.readers.write().expect(NO_PANIC);
         if readers.is_closed {
             reader.lock().end = Some(EventsEnd::Closed);
@@ -221,13 +245,25 @@ impl Bus {
 
     /// Passes an event to the readers, and waits for none of them.
     pub(crate) fn tell(&self, conn: ConnId, device: &str, kind: EventKind) {
-        if !self.is_heard() {
-            return;
+        if self.is_heard() {
+            self.pass(&Event::new(Some((conn, device)), kind));
         }
-        let event = Arc::new(Event { at: unix_time(), conn, device: device.to_owned(), kind });
+    }
+
+    /// Passes an event of the gateway to the readers.
+    pub(crate) fn tell_all(&self, kind: EventKind) {
+        self.pass(&Event::new(None, kind));
+    }
+
+    /// Has readers hear this first, if they come soon. Nobody listens yet. It is called once.
+    pub(crate) fn begin_with(&self, kind: EventKind) {
+        let _ = self.first.set(Event::new(None, kind));
+    }
+
+    fn pass(&self, event: &Arc<Event>) {
         let mut cut = Vec::new();
         for reader in &self.readers.read().expect(NO_PANIC).list {
-            if reader.filter.lets_pass(&event) && !self.push(reader, &event) {
+            if reader.filter.lets_pass(event) && !self.push(reader, event) {
                 cut.push(Arc::clone(reader));
             }
         }
@@ -322,6 +358,8 @@ fn is_sampled(conn: ConnId, share: f64) -> bool {
 const NO_PANIC: &str = "no panic happens under the locks of the events";
 /// The two counts of an `Arc`, and the texts of an event.
 const EVENT_BYTES: usize = 64;
+/// Time for the readers of the process before this one to come back.
+const FIRST_FOR: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {
@@ -339,7 +377,8 @@ mod tests {
             match events.poll_next(&mut cx) {
                 Poll::Ready(Ok(event)) => {
                     let topic = event.topic().unwrap_or_default();
-                    heard.push(format!("{} {} {topic}", event.kind.name(), event.device));
+                    let device = event.device.as_deref().unwrap_or_default();
+                    heard.push(format!("{} {device} {topic}", event.kind.name()));
                 }
                 Poll::Ready(Err(end)) => return (heard, Some(end)),
                 Poll::Pending => return (heard, None),
@@ -382,6 +421,33 @@ mod tests {
             assert_eq!((heard.len(), end), (count, None), "{filter:?}: {heard:?}");
         }
         assert_eq!(bus.counts(), EventCounts { readers: 0, cut: 0, dropped: 0 });
+    }
+
+    #[test]
+    fn who_comes_soon_after_an_upgrade_hears_of_it_first() {
+        let bus = Arc::new(Bus::default());
+        let upgraded = Upgraded {
+            at: unix_time(),
+            pid: 1,
+            before: "weir 0.0.1".to_owned(),
+            pause: Duration::from_millis(1),
+            connections: vec![("tcp", 2)],
+            stayed: Vec::new(),
+        };
+        bus.begin_with(EventKind::Upgraded(upgraded));
+        let heard = |filter| {
+            let mut events = bus.listen(filter).unwrap();
+            bus.tell(conn(1), "a", EventKind::Connected);
+            bus.tell_all(EventKind::UpgradeFailed("no".to_owned()));
+            drain(&mut events).0
+        };
+        let all = EventFilter::default;
+        assert_eq!(heard(all()), ["upgraded  ", "connected a ", "upgrade_failed  "]);
+        assert_eq!(heard(EventFilter { kinds: vec!["upgraded"], ..all() }), ["upgraded  "]);
+        // They belong to no device, and to every share.
+        assert_eq!(heard(EventFilter { device: Some("a".to_owned()), ..all() }), ["connected a "]);
+        let none = EventFilter { sample: Some(0.0), ..all() };
+        assert_eq!(heard(none), ["upgraded  ", "upgrade_failed  "]);
     }
 
     #[test]

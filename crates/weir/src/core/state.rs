@@ -44,6 +44,7 @@ use crate::observe::audit::Audit;
 use crate::observe::counters::Counters;
 use crate::observe::readiness::Board;
 use crate::observe::traces::Tracer;
+use crate::observe::upgrades::Upgrades;
 use crate::provisioning::activation::Activator;
 use crate::provisioning::device_store::DeviceStore;
 use crate::tls;
@@ -99,6 +100,7 @@ pub(crate) struct SharedState {
     /// Present if devices may activate here.
     pub(crate) activator: Option<Activator>,
     pub(crate) readiness: Board,
+    pub(crate) upgrades: Upgrades,
     pub(crate) tracer: Arc<Tracer>,
     /// Whether the gateway admits nothing new: it ends, or is being emptied.
     pub(crate) draining: watch::Sender<bool>,
@@ -238,6 +240,7 @@ impl SharedState {
             diagnostics,
             http_share: HttpShare::new(engine.budget()),
             readiness: Board::new(device_store.is_some(), has_cache),
+            upgrades: Upgrades::default(),
             device_store,
             activator,
             draining,

@@ -19,6 +19,7 @@ mod tests;
 pub(crate) use conversation::Conversation;
 pub(crate) use link::{Link, LinkError, reserve_descriptors};
 pub use predecessor::Predecessor;
+pub(crate) use report::printable;
 pub use report::{Forecast, Hello, Left, Moved, NotMoved, Stage};
 pub use successor::Successor;
 pub use terms::UPGRADE_VARIABLE;

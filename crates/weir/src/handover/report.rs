@@ -140,7 +140,7 @@ impl Hello {
 }
 
 /// A text of the other process, without what would confuse a terminal or a log.
-pub(super) fn printable(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     let plain = |c: char| if c.is_control() { ' ' } else { c };
     text.chars().map(plain).take(SENTENCE_CHARS_MAX).collect()
 }

@@ -1,5 +1,5 @@
 //! The gateway's reports about itself: counters, readiness, the access log, the
-//! audit log, traces.
+//! audit log, traces, upgrades.
 
 pub(crate) mod access;
 pub(crate) mod audit;
@@ -7,3 +7,4 @@ pub(crate) mod counters;
 pub(crate) mod mappings;
 pub(crate) mod readiness;
 pub(crate) mod traces;
+pub(crate) mod upgrades;

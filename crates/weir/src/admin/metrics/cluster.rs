@@ -22,7 +22,7 @@ impl Gateway {
             u64::from(!shared.router.is_broker_lost()),
         )?;
         let since = Duration::from_millis(shared.router.broker_since_ms());
-        to.moment(
+        to.duration(
             "weir_broker_since",
             "When the broker was lost or came back last, or this node started, in seconds since 1970.",
             since,

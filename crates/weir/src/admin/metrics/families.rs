@@ -27,10 +27,10 @@ impl<'e> Families<'e> {
         self.family(name, help, None, MetricType::Gauge)?.encode_gauge(&value)
     }
 
-    /// A moment, as a duration since 1970.
-    pub(super) fn moment(&mut self, name: &str, help: &str, since_1970: Duration) -> fmt::Result {
+    /// A duration; a moment is one since 1970.
+    pub(super) fn duration(&mut self, name: &str, help: &str, duration: Duration) -> fmt::Result {
         let mut family = self.family(name, help, Some(&Unit::Seconds), MetricType::Gauge)?;
-        family.encode_gauge(&since_1970.as_secs_f64())
+        family.encode_gauge(&duration.as_secs_f64())
     }
 
     pub(super) fn gauge_in(

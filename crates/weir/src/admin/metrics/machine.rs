@@ -29,10 +29,10 @@ impl Gateway {
         to.seconds("process_cpu", help, process::cpu_time().as_secs_f64())?;
         if let Some(started) = process::started() {
             let help = "When the process started, in seconds since 1970.";
-            to.moment("process_start_time", help, started)?;
+            to.duration("process_start_time", help, started)?;
         }
         let help = "The time by this machine's clock, in seconds since 1970.";
-        to.moment("weir_clock", help, unix_time())?;
+        to.duration("weir_clock", help, unix_time())?;
         self.memory_limits(to)?;
         to.info("weir_build", "The program.", &[("version", env!("CARGO_PKG_VERSION"))])
     }

@@ -21,6 +21,7 @@ mod tls;
 #[cfg(feature = "otlp")]
 mod traces;
 mod udp;
+mod upgrades;
 mod upstreams;
 
 use std::fmt;
@@ -107,6 +108,7 @@ impl Collector for Gateway {
         self.devices(&mut families)?;
         self.upstreams(&mut families)?;
         self.readiness(&mut families)?;
+        self.upgrades(&mut families)?;
         #[cfg(feature = "otlp")]
         self.traces(&mut families)?;
         self.mailboxes(&mut families)?;

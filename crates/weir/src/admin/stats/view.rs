@@ -13,6 +13,7 @@ use super::counts::{Counts, by_name};
 use super::parts::{ClusterView, StoreView, TlsView, UdpView};
 use super::upstreams::UpstreamView;
 use crate::admin::drain::DrainView;
+use crate::admin::events::UpgradeView;
 use crate::admin::metrics::{Gateway, Histogram};
 use crate::admin::process;
 use crate::admin::ready::PartView;
@@ -20,7 +21,7 @@ use crate::base::clock::{millis, unix_millis};
 use crate::observe::counters::http::Dialect;
 use crate::{
     AcceptError, AuthKind, AuthOutcome, ConnectRefuseCause, PublishTarget, RefuseCause,
-    SubscribeRefuseCause,
+    SubscribeRefuseCause, Upgraded,
 };
 
 /// The figures of this node.
@@ -51,10 +52,23 @@ pub(in crate::admin) struct StatsView {
     /// `null` without a cluster.
     #[schema(required)]
     cluster: Option<ClusterView>,
+    /// The upgrade that has begun this process; `null` if it was started otherwise.
+    #[schema(required)]
+    upgrade: Option<LastUpgradeView>,
     /// The services that the gateway calls, by name.
     upstreams: Vec<UpstreamView>,
     /// By index.
     shards: Vec<ShardView>,
+}
+
+/// The upgrade that has begun this process.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = LastUpgrade)]
+struct LastUpgradeView {
+    /// When this process began to serve, in milliseconds since 1970.
+    at_ms: u64,
+    #[serde(flatten)]
+    about: UpgradeView,
 }
 
 /// This node.
@@ -268,6 +282,7 @@ impl StatsView {
             udp: UdpView::of(handle.counters()),
             store: handle.device_store().map(|store| StoreView::of(store)),
             cluster: ClusterView::of(handle),
+            upgrade: shared.upgrades.last().map(LastUpgradeView::of),
             upstreams: shared.backends.statuses().into_iter().map(UpstreamView::of).collect(),
             shards: gateway
                 .shards()
@@ -275,6 +290,12 @@ impl StatsView {
                 .map(|(index, stats)| ShardView::of(gateway, index, stats))
                 .collect(),
         }
+    }
+}
+
+impl LastUpgradeView {
+    fn of(upgraded: &Upgraded) -> Self {
+        LastUpgradeView { at_ms: millis(upgraded.at), about: UpgradeView::of(upgraded) }
     }
 }
 

@@ -36,9 +36,10 @@ export class Chart {
     );
   }
 
-  /** Draws the samples; `span` seconds end at the newest one. */
-  draw(samples, span) {
+  /** Draws the samples; `span` seconds end at the newest one. `upgraded` is when the process took over, if it did. */
+  draw(samples, span, upgraded) {
     this.#drawn = samples;
+    this.#upgraded = upgraded;
     const data = [samples.map(({ at }) => at), ...this.#lines.map(({ of }) => samples.map((one) => of(one) ?? null))];
     this.#span = span;
     if (this.#plot === undefined) {
@@ -50,13 +51,14 @@ export class Chart {
   }
 
   #span = 60;
+  #upgraded;
 
   /** Takes the colours and the width anew. */
   renew() {
     this.#plot?.destroy();
     this.#plot = undefined;
     if (this.#drawn !== undefined) {
-      this.draw(this.#drawn, this.#span);
+      this.draw(this.#drawn, this.#span, this.#upgraded);
     }
   }
 
@@ -73,6 +75,24 @@ export class Chart {
       const value = one === undefined ? null : of(one);
       say(this.#values[line], value === null || value === undefined ? '–' : this.#unit(value));
     }
+  }
+
+  /** A line at the upgrade, where that can be seen. */
+  #mark(plot, colour) {
+    const { left, top, width, height } = plot.bbox;
+    const x = Math.round(plot.valToPos(this.#upgraded, 'x', true));
+    if (!(x >= left && x <= left + width)) {
+      return;
+    }
+    const { ctx } = plot;
+    ctx.save();
+    ctx.strokeStyle = colour;
+    ctx.setLineDash([2, 3]);
+    ctx.beginPath();
+    ctx.moveTo(x, top);
+    ctx.lineTo(x, top + height);
+    ctx.stroke();
+    ctx.restore();
   }
 
   #begin(data) {
@@ -120,6 +140,7 @@ export class Chart {
           })),
         ],
         hooks: {
+          draw: [(plot) => this.#mark(plot, axis.stroke)],
           setCursor: [(plot) => this.#tell(plot.cursor.idx ?? this.#drawn.length - 1)],
         },
       },

@@ -159,8 +159,9 @@ function reveal(id) {
 
 feed.addEventListener('figures', () => {
   const { latest } = feed;
-  const { node, version, uptime_ms: up } = latest;
-  say(at('node'), `${node.name} · ${version} · up ${format.rough(up)}`);
+  const { node, version, uptime_ms: up, time_ms: now, upgrade } = latest;
+  const upgraded = upgrade ? ` · upgraded ${format.rough(now - upgrade.at_ms)} ago` : '';
+  say(at('node'), `${node.name} · ${version} · up ${format.rough(up)}${upgraded}`);
   judgeNow();
   Object.values(sections).forEach((section) => section.draw?.());
 });

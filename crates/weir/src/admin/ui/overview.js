@@ -67,7 +67,7 @@ export class Overview {
     }
     const age = samples.at(-1).at - samples[0].at;
     const span = SPANS.find((seconds) => seconds >= age) ?? SPANS.at(-1);
-    this.#charts.forEach((chart) => chart.draw(samples, span));
+    this.#charts.forEach((chart) => chart.draw(samples, span, latest.upgrade?.at_ms / 1000));
     this.#drawDetails(latest, this.#feed.before(300));
     this.#askRest();
   }

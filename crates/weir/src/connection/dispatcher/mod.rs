@@ -476,8 +476,8 @@ impl Dispatcher {
             EventKind::Connected => notices.connected(who),
             EventKind::Subscribed(topic) => notices.subscribed(who, topic),
             EventKind::Unsubscribed(topic) => notices.unsubscribed(who, topic),
-            // The end has its own place.
-            EventKind::Disconnected(_) => {}
+            // The end has its own place, and the gateway's events concern no connection.
+            EventKind::Disconnected(_) | EventKind::Upgraded(_) | EventKind::UpgradeFailed(_) => {}
         }
         events.tell(conn, &device, kind);
     }

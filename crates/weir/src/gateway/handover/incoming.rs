@@ -12,21 +12,26 @@ use weir_wire::handover::v1::link_message::Kind as Message;
 use zeroize::Zeroizing;
 
 use super::node::NewNode;
-use super::parts::{FRONT_PART, LENT_BYTES, LENT_PART, LISTENERS_PART, SHARD_PART, decode};
+use super::parts::{
+    FRONT_PART, LENT_BYTES, LENT_PART, LISTENERS_PART, SHARD_PART, decode, settled,
+};
 use crate::auth::CredentialsChange;
 use crate::backends::calls::MovedCalls;
+use crate::base::clock::unix_time;
 use crate::base::config::Config;
 use crate::connection::dispatcher::TakenTerms;
+use crate::core::events::EventKind;
 use crate::core::recheck::Changed;
 use crate::core::state::SharedState;
-use crate::handover::{Link, NotMoved, Predecessor, reserve_descriptors};
+use crate::handover::{Link, NotMoved, Predecessor, printable, reserve_descriptors};
+use crate::observe::upgrades::{UpgradeOutcome, Upgraded};
 use crate::udp;
 
 /// What comes from an old process.
 pub(in crate::gateway) struct Incoming {
     predecessor: Predecessor,
-    /// The version of the state's format, once it is known.
-    format: OnceLock<u32>,
+    /// What the old process has said it hands over, once it has.
+    plan: OnceLock<v1::LinkPlan>,
     /// Carries what the front needs before the pause.
     front: Mutex<Option<Link>>,
 }
@@ -62,7 +67,7 @@ pub(in crate::gateway) struct Rest {
 
 impl Incoming {
     pub(in crate::gateway) fn new(predecessor: Predecessor) -> Incoming {
-        Incoming { predecessor, format: OnceLock::new(), front: Mutex::default() }
+        Incoming { predecessor, plan: OnceLock::new(), front: Mutex::default() }
     }
 
     /// The number of the old process.
@@ -74,7 +79,7 @@ impl Incoming {
     pub(in crate::gateway) fn prepare(&self, shards: usize) -> Result<TakenParts, NotMoved> {
         let until = Nanos::now().after(PATIENCE);
         let plan = self.predecessor.plan(until).map_err(NotMoved::because)?;
-        let _ = self.format.set(plan.format);
+        let _ = self.plan.set(plan.clone());
         let sockets = self.predecessor.link().receive_sockets(LISTENERS_PART, until);
         let sockets = sockets.map_err(NotMoved::because)?;
         let links = (0..shards).map(|_| self.predecessor.link_of(until));
@@ -113,13 +118,15 @@ impl Incoming {
             node.prepare(shared);
         }
         let early = || NotMoved("the state is read before its format is known".to_owned());
-        let format = self.format.get().ok_or_else(early)?;
+        let plan = self.plan.get().ok_or_else(early)?;
         let until = Nanos::now().after(PATIENCE);
         let part = self.predecessor.link().receive_part(FRONT_PART, until);
         let (bytes, _) = part.map_err(NotMoved::because)?;
-        let front = decode(Zeroizing::new(bytes), *format)?;
+        let front = decode(Zeroizing::new(bytes), plan.format)?;
+        let upgrades = front.upgrades.unwrap_or_default();
         let taken = import(shared, front, taken).map_err(NotMoved::because)?;
         self.predecessor.own()?;
+        note(shared, &plan.program, upgrades);
         Ok(taken)
     }
 
@@ -132,6 +139,23 @@ impl Incoming {
     pub(in crate::gateway) fn fail(self, why: &impl ToString) {
         self.predecessor.fail(&why.to_string());
     }
+}
+
+/// Notes that this process has taken over.
+fn note(shared: &SharedState, before: &str, upgrades: v1::UpgradeHistory) {
+    let v1::UpgradeHistory { moved, failed, pause_began, stays_http, stays_unsettled } = upgrades;
+    shared.upgrades.add(UpgradeOutcome::Moved, moved);
+    shared.upgrades.add(UpgradeOutcome::Failed, failed);
+    let upgraded = Upgraded {
+        at: unix_time(),
+        pid: std::process::id(),
+        before: printable(before),
+        pause: Nanos::now().since(Nanos(pause_began)),
+        connections: settled(shared.engine()),
+        stayed: vec![("http", stays_http), ("unsettled", stays_unsettled)],
+    };
+    shared.events.begin_with(EventKind::Upgraded(upgraded.clone()));
+    shared.upgrades.note(upgraded);
 }
 
 fn import(

@@ -14,16 +14,19 @@ use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 use tracing::warn;
-use weir_engine::Transport;
+use weir_wire::handover::v1;
 
 use super::Gateway;
 use crate::base::config::Config;
 use crate::base::threads::{Resources, raise_open_files};
+use crate::core::events::EventKind;
 use crate::handover::{Forecast, Hello, Left, Moved, NotMoved, Stage, Successor};
 use crate::limits::admission;
+use crate::observe::upgrades::UpgradeOutcome;
 pub(super) use incoming::{Incoming, Rest, TakenFront};
 pub(super) use node::NewNode;
 use outgoing::Outgoing;
+use parts::settled;
 
 impl Gateway {
     /// Hands everything over to the new process. `report` is told of each stage.
@@ -49,6 +52,7 @@ impl Gateway {
             datagrams: self.udp.as_ref().map(|udp| Arc::clone(udp.threads())),
             reports: self.reports.clone(),
             tell,
+            upgrades: self.upgrades(),
         };
         let runtime = runtime::Handle::current();
         // What a reload begins has ended before, and is known to the new process.
@@ -81,33 +85,49 @@ impl Gateway {
 
     /// What would move to a process that says this of itself.
     pub fn forecast(&self, hello: &Hello) -> Forecast {
-        let shared = &self.shared;
-        let engine = shared.engine();
-        let settled = |transport: Transport| -> u64 {
-            let shards = 0..engine.shard_count();
-            shards.map(|shard| engine.stats(shard).connections.of(transport).get()).sum()
-        };
-        let connections: Vec<_> =
-            Transport::ALL.map(|transport| (transport.name(), settled(transport))).into();
-        let own = Hello::of(&shared.config());
+        let connections = settled(self.shared.engine());
+        let own = Hello::of(&self.shared.config());
         let count = connections.iter().map(|(_, count)| count).sum();
-        let draining = shared.drains.is_running().then(|| outgoing::DRAINING.to_owned());
+        let draining = self.shared.drains.is_running().then(|| outgoing::DRAINING.to_owned());
         let refused = draining.or_else(|| refused(&own, hello, count));
         Forecast { connections, stays: self.stays(), refused }
     }
 
-    /// Connections that stay with this process, by cause: they speak HTTP, or have not said their
-    /// `Hello`.
-    fn stays(&self) -> Vec<(&'static str, u64)> {
+    /// Without the beginning of the pause.
+    fn upgrades(&self) -> v1::UpgradeHistory {
+        let upgrades = &self.shared.upgrades;
+        let (stays_http, stays_unsettled) = self.staying();
+        v1::UpgradeHistory {
+            moved: upgrades.count(UpgradeOutcome::Moved),
+            failed: upgrades.count(UpgradeOutcome::Failed),
+            pause_began: 0,
+            stays_http,
+            stays_unsettled,
+        }
+    }
+
+    /// Counts an upgrade that has failed, and tells the readers of events. This gateway serves on.
+    pub fn tell_upgrade_failed(&self, why: &NotMoved) {
+        self.shared.upgrades.add(UpgradeOutcome::Failed, 1);
+        self.shared.events.tell_all(EventKind::UpgradeFailed(why.0.clone()));
+    }
+
+    /// Connections that stay with this process: those that speak HTTP, and those without a `Hello`.
+    fn staying(&self) -> (u64, u64) {
         let http = self.edge.as_ref().map_or(0, |edge| edge.connection_count());
-        let unsettled = self.shared.counters().unsettled();
-        vec![("http", http as u64), ("unsettled", unsettled as u64)]
+        (http as u64, self.shared.counters().unsettled() as u64)
+    }
+
+    /// The same by cause.
+    fn stays(&self) -> Vec<(&'static str, u64)> {
+        let (http, unsettled) = self.staying();
+        vec![("http", http), ("unsettled", unsettled)]
     }
 
     /// Finishes what has stayed, for `linger` at most, then ends. The new process serves.
     pub async fn leave(mut self, linger: Duration) -> Left {
         self.listening = Arc::default();
-        // Their readers find the new process.
+        // Their readers come back, and hear of the upgrade from the new process.
         self.shared.events.close();
         let admin = self.admin.take().map(|(stop, admin)| {
             let _ = stop.send(linger);
@@ -117,8 +137,8 @@ impl Gateway {
         let udp = self.udp.take().map(|udp| spawn_blocking(|| udp.finish()));
         while self.listeners.join_next().await.is_some() {}
         let stayed = |gateway: &Gateway| {
-            let stays = gateway.stays().iter().map(|(_, count)| count).sum::<u64>();
-            stays + gateway.shared.calls.in_flight() as u64
+            let (http, unsettled) = gateway.staying();
+            http + unsettled + gateway.shared.calls.in_flight() as u64
         };
         let before = stayed(&self);
         let all = async {

@@ -10,14 +10,16 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tracing::{error, warn};
 use weir_engine::handover::Messages;
-use weir_engine::{Keeper, Lender, Loan, Nanos, NotHandedOver, Taker, Transport, Urgent};
+use weir_engine::{Keeper, Lender, Loan, Nanos, NotHandedOver, Taker, Urgent};
 use weir_wire::handover::v1;
 use weir_wire::handover::v1::link_message::Kind as Message;
 use zeroize::Zeroize as _;
 
 use super::afterwards::tell_new;
 use super::node::OldNode;
-use super::parts::{FRONT_PART, LENT_BYTES, LENT_PART, LISTENERS_PART, SHARD_PART, encode};
+use super::parts::{
+    FRONT_PART, LENT_BYTES, LENT_PART, LISTENERS_PART, SHARD_PART, encode, settled,
+};
 use crate::connection::reports::ReportsWatch;
 use crate::core::pauses::Paused;
 use crate::core::state::SharedState;
@@ -34,6 +36,7 @@ pub(super) struct Outgoing {
     /// By shard.
     pub(super) reports: Arc<Vec<ReportsWatch>>,
     pub(super) tell: mpsc::Sender<Stage>,
+    pub(super) upgrades: v1::UpgradeHistory,
 }
 
 /// A shard that waits on its thread until it is told what to do.
@@ -71,7 +74,7 @@ struct Pause<'a> {
 impl Outgoing {
     /// Hands everything over. It blocks.
     pub(super) fn hand_over(
-        self,
+        mut self,
         mut successor: Successor,
         runtime: &runtime::Handle,
     ) -> Result<Moved, NotMoved> {
@@ -79,7 +82,7 @@ impl Outgoing {
             Ok(prepared) => prepared,
             Err(why) => return Err(self.abandon(successor, why)),
         };
-        let connections = self.connections();
+        let connections = settled(self.shared.engine());
         if let Some(Err(why)) = node.as_mut().map(|node| node.rest(runtime)) {
             return Err(self.abandon(successor, why));
         }
@@ -89,6 +92,7 @@ impl Outgoing {
             Err(why) => return Err(self.abandon(successor, why)),
         };
         let began = Nanos::now();
+        self.upgrades.pause_began = began.0;
         let mut pause = match self.pause(&links, suspended, runtime) {
             Ok(pause) => pause,
             Err(why) => return Err(self.abandon(successor, why)),
@@ -143,7 +147,7 @@ impl Outgoing {
         runtime: &runtime::Handle,
     ) -> Result<(u32, Vec<OwnedFd>, Option<OldNode>), NotMoved> {
         let until = Nanos::now().after(PREPARE_PATIENCE);
-        let count = self.connections().iter().map(|(_, count)| count).sum();
+        let count = settled(self.shared.engine()).iter().map(|(_, count)| count).sum();
         let format = successor.plan(count, until)?;
         let listeners = self.listeners.iter().map(|(name, fd)| ((*name).to_owned(), fd.as_fd()));
         let datagrams = self.datagrams.iter().flat_map(|threads| threads.sockets());
@@ -333,6 +337,7 @@ impl Outgoing {
                 .collect(),
             datagrams,
             broker_heard: self.shared.cluster.as_ref().map(|cluster| cluster.heard()),
+            upgrades: Some(self.upgrades),
         };
         let mut bytes = encode(&front, format);
         let until = Nanos::now().after(SEND_PATIENCE);
@@ -346,16 +351,6 @@ impl Outgoing {
             sum.descriptors += of_shard.descriptors;
         }
         sent.map(|()| sum)
-    }
-
-    /// Settled connections by transport.
-    fn connections(&self) -> Vec<(&'static str, u64)> {
-        let engine = self.shared.engine();
-        let settled = |transport: Transport| -> u64 {
-            let shards = 0..engine.shard_count();
-            shards.map(|shard| engine.stats(shard).connections.of(transport).get()).sum()
-        };
-        Transport::ALL.map(|transport| (transport.name(), settled(transport))).into()
     }
 
     fn tell(&self, stage: Stage) {

@@ -1,6 +1,7 @@
 //! The parts of a hand-over: what they are called on the link, and what they are in each version of
 //! the format.
 
+use weir_engine::{Engine, Transport};
 use weir_wire::ProstMessage as _;
 use weir_wire::handover::v1;
 use zeroize::Zeroizing;
@@ -39,4 +40,13 @@ pub(super) fn decode(mut bytes: Zeroizing<Vec<u8>>, format: u32) -> Result<v1::F
 /// backwards.
 fn is_of_tests(format: u32) -> bool {
     cfg!(feature = "next-format") && format == 2
+}
+
+/// Settled connections by transport.
+pub(super) fn settled(engine: &Engine) -> Vec<(&'static str, u64)> {
+    let of = |transport: Transport| -> u64 {
+        let shards = 0..engine.shard_count();
+        shards.map(|shard| engine.stats(shard).connections.of(transport).get()).sum()
+    };
+    Transport::ALL.map(|transport| (transport.name(), of(transport))).into()
 }
