@@ -15,8 +15,9 @@ weir::config_table! {
         /// too, in `$STATE_DIRECTORY`, `$XDG_STATE_HOME/weir` or `~/.local/state/weir`, the first
         /// that is set.
         socket: PathBuf, allowed("or \"\"");
-        /// How long the new process may be silent when it is asked to serve. Then it is ended, and
-        /// the old one serves on. Nobody is served meanwhile.
+        /// How long the new process may take for what it gets in the pause, with 50 us more for each
+        /// connection and 20 ms for each MiB of messages; also how long it may be silent when it is
+        /// asked to serve. Then it is ended, and the old one serves on. Nobody is served meanwhile.
         pause_max: Duration = Duration::from_secs(1), range(100..=10 * SECOND), reload();
         /// How long the old process may finish what does not move: handshakes and HTTP requests.
         /// What is left then is closed.

@@ -31,7 +31,8 @@ impl Successor {
     /// Starts the new process, with its end of the pair as standard input, and waits until it has
     /// accepted its configuration.
     ///
-    /// `pause_max` is how long the new process may be silent when it is asked to take over.
+    /// `pause_max` is how long the new process may take for what it gets in the pause, besides some
+    /// time for each connection, and how long it may be silent when it is asked to take over.
     /// `started` is called with its number when it runs. `is_wanted` is called now and then: once it
     /// says no, the new process is ended.
     ///
@@ -115,6 +116,11 @@ impl Successor {
                 Err(_) => return None,
             }
         }
+    }
+
+    /// How long the new process may keep all connections waiting.
+    pub(crate) fn pause_max(&self) -> Duration {
+        self.pause_max
     }
 
     /// The pair.

@@ -41,8 +41,8 @@ pub(super) struct Outgoing {
 
 /// A shard that waits on its thread until it is told what to do.
 struct Resting {
-    /// Sends what it knows. Dropped: it serves on.
-    go: SyncSender<()>,
+    /// Sends what it knows, until then. Dropped: it serves on.
+    go: SyncSender<Nanos>,
     sent: Receiver<Result<Sent, LinkError>>,
     keeper: SyncSender<Keeper>,
 }
@@ -66,6 +66,8 @@ struct Pause<'a> {
     resting: Vec<Resting>,
     /// The threads for datagrams.
     suspended: Option<udp::Suspended>,
+    /// Until when the new process has to be ready.
+    due: Nanos,
     /// The new process may own everything already.
     is_deciding: bool,
     is_over: bool,
@@ -83,6 +85,7 @@ impl Outgoing {
             Err(why) => return Err(self.abandon(successor, why)),
         };
         let connections = settled(self.shared.engine());
+        let count = connections.iter().map(|(_, count)| count).sum();
         if let Some(Err(why)) = node.as_mut().map(|node| node.rest(runtime)) {
             return Err(self.abandon(successor, why));
         }
@@ -98,6 +101,8 @@ impl Outgoing {
             Err(why) => return Err(self.abandon(successor, why)),
         };
         self.tell(Stage::Paused);
+        let bytes = self.shared.engine().budget().used();
+        pause.due = Nanos::now().after(time_for(successor.pause_max(), count, bytes));
         let sent = match self.send(&mut pause, datagrams, (&successor, format)) {
             Ok(sent) => sent,
             Err(error) => {
@@ -106,7 +111,7 @@ impl Outgoing {
             }
         };
         self.tell(Stage::Sent { bytes: sent.bytes, descriptors: sent.descriptors });
-        let ready = successor.wait_until_ready(Nanos::now().after(SEND_PATIENCE));
+        let ready = successor.wait_until_ready(pause.due);
         if let Err(error) = ready {
             drop(pause);
             return Err(self.abandon(successor, NotMoved::because(error)));
@@ -244,6 +249,7 @@ impl Outgoing {
             paused: Vec::new(),
             resting: Vec::new(),
             suspended: None,
+            due: Nanos::default(),
             is_deciding: false,
             is_over: false,
         };
@@ -325,7 +331,7 @@ impl Outgoing {
     ) -> Result<Sent, LinkError> {
         for resting in &pause.resting {
             // A thread that has ended shows below.
-            let _ = resting.go.send(());
+            let _ = resting.go.send(pause.due);
         }
         let front = v1::Front {
             topics: Some(self.shared.router.export(Messages::default())),
@@ -340,11 +346,11 @@ impl Outgoing {
             upgrades: Some(self.upgrades),
         };
         let mut bytes = encode(&front, format);
-        let until = Nanos::now().after(SEND_PATIENCE);
         let mut sum = Sent { bytes: bytes.len() as u64, descriptors: 0 };
-        let sent = successor.link().send_part(FRONT_PART, &bytes, &[], until);
+        let sent = successor.link().send_part(FRONT_PART, &bytes, &[], pause.due);
         bytes.zeroize();
         for resting in &pause.resting {
+            // It knows when to stop.
             let of_shard = resting.sent.recv_timeout(SEND_PATIENCE);
             let of_shard = of_shard.unwrap_or(Err(LinkError::Silent))?;
             sum.bytes += of_shard.bytes;
@@ -398,7 +404,7 @@ fn lend(link: &mut Option<Link>, loan: Loan<'_>, until: Nanos) -> Result<bool, N
 /// those of threads.
 fn taker(
     rested: SyncSender<Result<(), NotHandedOver>>,
-    goes: Receiver<()>,
+    goes: Receiver<Nanos>,
     sending: SyncSender<Result<Sent, LinkError>>,
     decided: Receiver<Keeper>,
 ) -> Taker {
@@ -410,10 +416,10 @@ fn taker(
                 return Keeper::Itself;
             }
         };
-        if rested.send(Ok(())).is_err() || goes.recv().is_err() {
+        if rested.send(Ok(())).is_err() {
             return Keeper::Itself;
         }
-        let until = Nanos::now().after(SEND_PATIENCE);
+        let Ok(until) = goes.recv() else { return Keeper::Itself };
         let sent = Link::new(link).send_part(SHARD_PART, handed.state, handed.sockets, until);
         let size =
             Sent { bytes: handed.state.len() as u64, descriptors: handed.sockets.len() as u64 };
@@ -425,6 +431,14 @@ fn taker(
 #[expect(clippy::disallowed_methods, reason = "a thread of its own, which may block")]
 fn rest_a_moment() {
     std::thread::sleep(RETRY_INTERVAL);
+}
+
+/// The time that a new process has for so many connections and bytes of messages.
+fn time_for(pause_max: Duration, connections: u64, bytes: usize) -> Duration {
+    let for_connections = u32::try_from(connections).map(|count| PER_CONNECTION * count);
+    let for_bytes = u32::try_from(bytes >> 20).map(|count| PER_MEBIBYTE * count);
+    let for_all = for_connections.unwrap_or_default() + for_bytes.unwrap_or_default();
+    pause_max.saturating_add(for_all)
 }
 
 fn tell_shards(shared: &SharedState, urgent: impl Fn() -> Urgent) {
@@ -492,6 +506,9 @@ const STILL_PATIENCE: Duration = Duration::from_millis(500);
 const REST_PATIENCE: Duration = Duration::from_secs(1);
 /// A broker nearby has answered within some milliseconds.
 const SETTLE_PATIENCE: Duration = Duration::from_millis(50);
+/// Some thirty times what a busy machine needs.
+const PER_CONNECTION: Duration = Duration::from_micros(50);
+const PER_MEBIBYTE: Duration = Duration::from_millis(20);
 const RETRY_INTERVAL: Duration = Duration::from_micros(500);
-/// A million connections take some seconds.
+/// A shard that has ended is not waited for longer.
 const SEND_PATIENCE: Duration = Duration::from_secs(30);
