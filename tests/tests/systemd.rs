@@ -1,12 +1,17 @@
 //! A gateway that systemd runs: what it tells the service manager, sockets that it gets from there,
 //! and the unit of the package.
 
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
+use rustix::net::sockopt::set_socket_passcred;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use weir_tests::{Answer, Device, PATIENCE, free_addr, now, program, rest};
@@ -100,6 +105,101 @@ fn systemd_hears_that_it_is_ready_alive_and_stopping() -> Result<()> {
     ensure!(last == "STOPPING=1\nEXTEND_TIMEOUT_USEC=50000000\n", "{last}");
     ensure!(weir.0.wait()?.success());
     Ok(())
+}
+
+/// A message to systemd, the process that has sent it, and a descriptor that came with it.
+struct Told {
+    text: String,
+    sender: Pid,
+    passed: Option<OwnedFd>,
+}
+
+fn hear_sender(manager: &UnixDatagram) -> Result<Told> {
+    let (mut bytes, mut sender, mut passed) = ([0; 4096], None, None);
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1), ScmCredentials(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [IoSliceMut::new(&mut bytes)];
+    let count = recvmsg(manager, &mut parts, &mut ancillary, RecvFlags::empty())
+        .context("waiting for a message to systemd")?
+        .bytes;
+    for message in ancillary.drain() {
+        match message {
+            RecvAncillaryMessage::ScmCredentials(credentials) => sender = Some(credentials.pid),
+            RecvAncillaryMessage::ScmRights(mut rights) => passed = rights.next(),
+            _ => {}
+        }
+    }
+    let text = String::from_utf8(bytes[..count].to_vec())?;
+    Ok(Told { text, sender: sender.context("the kernel names the sender")?, passed })
+}
+
+#[test]
+fn systemd_hears_which_process_is_the_main_one_after_an_upgrade() -> Result<()> {
+    let place = Place::new()?;
+    let path = place.directory.path().join("notify");
+    let manager = UnixDatagram::bind(&path)?;
+    manager.set_read_timeout(Some(PATIENCE))?;
+    set_socket_passcred(&manager, true)?;
+    let mut weir = Command::new("sh");
+    weir.args(["-c", "WATCHDOG_PID=$$ exec \"$@\"", "sh"]).arg(program("weir")?);
+    weir.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "300000");
+    let mut weir = place.start(weir)?;
+    let old = Pid::from_raw(i32::try_from(weir.0.id())?).context("a child has a pid")?;
+    let ready = hear_sender(&manager)?;
+    ensure!((ready.text.as_str(), ready.sender) == ("READY=1\n", old));
+    let mut device = Device::greet(place.tcp, "d", &["news"])?;
+    kill_process(old, Signal::USR2)?;
+    // Its own pings go on until it leaves.
+    let main = loop {
+        let told = hear_sender(&manager)?;
+        ensure!(!told.text.starts_with("READY"), "the service is active already");
+        if let Some(pid) = told.text.strip_prefix("MAINPID=") {
+            ensure!(told.sender == old, "{} says it", told.sender.as_raw_nonzero());
+            break Pid::from_raw(pid.trim_end().parse()?).context("a number")?;
+        }
+    };
+    let new = Ended(main);
+    ensure!(main != old);
+    let barrier = loop {
+        let told = hear_sender(&manager)?;
+        if told.text.starts_with("BARRIER=1") {
+            break told.passed.context("a descriptor with the barrier")?;
+        }
+    };
+    place.wait("a message", || {
+        let message = r#"{"topic":"news","text":"hello"}"#;
+        let answer = Answer::post(place.admin, "/v1/publish", message)?;
+        ensure!(answer.status == 200, "{answer:?}");
+        Ok(())
+    })?;
+    ensure!(device.hear()?.is_some());
+    ensure!(weir.0.try_wait()?.is_none(), "it has left before systemd knew");
+    drop(barrier);
+    ensure!(weir.0.wait()?.success(), "{}", place.log());
+    // What the old process has said before its end, and then the new one.
+    let mut pings = 0;
+    while pings < 3 {
+        let told = hear_sender(&manager)?;
+        pings += u32::from(told.text == "WATCHDOG=1\n" && told.sender == main);
+    }
+    kill_process(main, Signal::TERM)?;
+    place.wait("STOPPING", || {
+        let told = hear_sender(&manager)?;
+        ensure!(told.text.starts_with("STOPPING=1") && told.sender == main);
+        Ok(())
+    })?;
+    drop(new);
+    Ok(())
+}
+
+/// A process that is nobody's child here; killed when dropped.
+struct Ended(Pid);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = kill_process(self.0, Signal::KILL);
+    }
 }
 
 /// `systemd-socket-activate` opens the addresses, and becomes `weir` when the first peer connects.

@@ -98,7 +98,9 @@ async fn serve(
     // The gateway serves even if standard output is closed.
     let _ = say(banner::text(gateway.started(), &config, front_threads));
     let reporter = tokio::spawn(report_lost_lines(gateway.handle(), losses));
-    systemd::tell_ready();
+    if !takes_over {
+        systemd::tell_ready();
+    }
     let watchdog = tokio::spawn(systemd::ping_watchdog(gateway.handle(), takes_over));
     let ended =
         Box::pin(until_end(&mut gateway, &mut signals, &mut control, (&program, &reloader)));

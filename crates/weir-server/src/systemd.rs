@@ -14,11 +14,11 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use sd_notify::NotifyState;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 use tracing::warn;
 use weir::Handle;
 
-/// The gateway listens.
+/// The gateway listens. A process that has taken over does not say so: the service is active.
 pub(crate) fn tell_ready() {
     tell(&[NotifyState::Ready]);
 }
@@ -39,7 +39,10 @@ pub(crate) async fn ping_watchdog(handle: Handle, has_taken_over: bool) {
     let patience =
         if has_taken_over { inherited_patience() } else { sd_notify::watchdog_enabled() };
     let Some(patience) = patience.filter(|patience| !patience.is_zero()) else { return };
-    let mut ticks = interval(patience / PINGS);
+    let each = patience / PINGS;
+    // systemd hears only the main process, which the one before this is until it leaves.
+    let first = if has_taken_over { each } else { Duration::ZERO };
+    let mut ticks = interval_at(Instant::now() + first, each);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
