@@ -1,8 +1,9 @@
 //! A file that the process before this one still holds.
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use tokio::time::Instant;
 use tracing::error;
 
 use super::buffer::Buffer;
