@@ -18,6 +18,8 @@ use weir_wire::v1::{Hello, Ping, client_message, server_message};
 
 #[path = "upgrade_moves/calls.rs"]
 mod calls;
+#[path = "upgrade_moves/clients.rs"]
+mod clients;
 #[path = "upgrade_moves/cluster.rs"]
 mod cluster;
 #[path = "upgrade_moves/configuration.rs"]

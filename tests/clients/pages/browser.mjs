@@ -11,10 +11,10 @@ const FLAGS = ['--disable-background-networking', '--disable-component-update', 
 /** The longest wait for anything on a page, in milliseconds: for a slow machine. */
 export const PATIENCE = 120_000;
 
-/** Runs `test` with a browser. `test` fails if any page has an error on its console. */
-export async function withBrowser(test) {
+/** Runs `test` with a browser. `test` fails if any page has an error on its console. `flags` are more of the browser. */
+export async function withBrowser(test, flags = []) {
   const executablePath = process.env.CHROMIUM ?? '/usr/bin/chromium';
-  const browser = await chromium.launch({ executablePath, args: FLAGS });
+  const browser = await chromium.launch({ executablePath, args: [...FLAGS, ...flags] });
   const errors = [];
   const open = async (url, options = {}) => {
     const context = options.context ?? (await browser.newContext(options));

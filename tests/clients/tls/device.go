@@ -1,7 +1,9 @@
 // A device on Go's crypto/tls: plays a whole conversation with a server, and fails where an answer is not as it must be.
 //
-// usage: device HOST:PORT ADMIN_HOST:ADMIN_PORT CA_FILE 1.2|1.3
+// usage: device HOST:PORT ADMIN_HOST:ADMIN_PORT CA_FILE 1.2|1.3 [steps]
 // The server's certificate is for "localhost"; devices may publish to topics "open/*".
+// With "steps", it waits for lines: at each it hears so many numbers of the topic "news" as the line says, sends in
+// small and large records, and writes the line back.
 package main
 
 import (
@@ -15,6 +17,7 @@ import (
 	"log"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -168,6 +171,10 @@ func converse(d device, admin, name string) {
 	}
 	expect(answer[3], data, "data")
 
+	manyPings(d)
+}
+
+func manyPings(d device) {
 	var many []byte
 	for number := 0; number < 1000; number++ {
 		many = append(many, ping(fmt.Sprint(number))...)
@@ -176,6 +183,26 @@ func converse(d device, admin, name string) {
 	for number := 0; number < 1000; number++ {
 		expect(d.hear(pong)[1], []byte(fmt.Sprint(number)), "pong")
 	}
+}
+
+// Lives on one connection, whatever becomes of the server meanwhile.
+func stepByStep(d device) {
+	fmt.Println("ready")
+	next := 0
+	lines := bufio.NewScanner(os.Stdin)
+	for lines.Scan() {
+		count, err := strconv.Atoi(lines.Text())
+		check(err)
+		for range count {
+			expect(d.hear(push)[2], []byte(strconv.Itoa(next)), "number")
+			next++
+		}
+		manyPings(d)
+		d.say(publish("open/b", make([]byte, 40_000), 1), 997)
+		d.hear(published)
+		fmt.Println(lines.Text())
+	}
+	check(lines.Err())
 }
 
 func main() {
@@ -205,6 +232,10 @@ func main() {
 			log.Fatalf("wanted resumption %v, state: %+v", wanted, state)
 		}
 		converse(d, admin, fmt.Sprintf("go-%s-%v", version, wanted))
+		if len(os.Args) > 5 {
+			stepByStep(d)
+			return
+		}
 		check(d.conn.Close())
 	}
 	fmt.Println("done")

@@ -1,7 +1,9 @@
 """A device on Python's ssl: plays whole conversations with a server, and fails where an answer is not as it must be.
 
-usage: device.py HOST:PORT ADMIN_HOST:ADMIN_PORT CA_FILE 1.2|1.3
+usage: device.py HOST:PORT ADMIN_HOST:ADMIN_PORT CA_FILE 1.2|1.3 [steps]
 The server's certificate is for "localhost"; devices may publish to topics "open/*".
+With "steps", it waits for lines: at each it hears so many numbers of the topic "news" as the line says, sends in small
+and large records, and writes the line back.
 """
 
 import json
@@ -176,7 +178,23 @@ def resumed(context, address, session, device_id):
     return device
 
 
-def main(address, admin, authority, version):
+def step_by_step(device):
+    """Lives on one connection, whatever becomes of the server meanwhile."""
+    large_frame_in_small_records(device)
+    print("ready", flush=True)
+    next_number = 0
+    for line in sys.stdin:
+        for _ in range(int(line)):
+            push = device.hear(PUSH)
+            assert (push[1], push[2]) == (b"news", b"%d" % next_number), (push, next_number)
+            next_number += 1
+        many_frames_in_one_record(device)
+        device.say(publish("open/b", b"x" * 40_000, 1), record_bytes=997)
+        assert device.hear(PUBLISHED)[1] == 1
+        print(line, end="", flush=True)
+
+
+def main(address, admin, authority, version, steps=None):
     host, port = address.rsplit(":", 1)
     address = (host, int(port))
     context = ssl.create_default_context(cafile=authority)
@@ -188,6 +206,9 @@ def main(address, admin, authority, version):
     device = converse(context, address, admin, f"python-{version}")
     assert device.tls.version() == f"TLSv{version}"
     assert device.tls.selected_alpn_protocol() == "weir.v1"
+    if steps:
+        step_by_step(device)
+        return
     large_frame_in_small_records(device)
     many_frames_in_one_record(device)
     second = resumed(context, address, device.tls.session, f"python-{version}-again")
