@@ -91,7 +91,8 @@ impl Room {
                 }
                 match self.enter(body)? {
                     None => return Ok(Taken::Other),
-                    Some(index) if index < ahead => {
+                    // To enter it, others may have been forgotten.
+                    Some(index) if self.forgotten + (index as u64) < place.frame => {
                         return Err("a frame that others did not get".to_owned());
                     }
                     Some(index) => index,
@@ -236,6 +237,17 @@ mod tests {
         assert_eq!((place.received, room.take_repeated()), (3, 2));
         room.take(&mut place, &body(1, &[(1, 0)])).unwrap();
         assert_eq!((place.received, room.take_repeated()), (3, 1), "offsets rise");
+    }
+
+    #[test]
+    fn who_has_all_goes_on_when_the_oldest_frames_are_forgotten() {
+        let (mut room, mut place) = (room(), Place::default());
+        room.bytes = KEPT_BYTES_MAX - 150;
+        for (offset, seq) in (1..=20).zip(0..) {
+            let taken = room.take(&mut place, &body(offset, &[(0, seq)]));
+            assert!(matches!(taken, Ok(Taken::Next(_))), "{taken:?}");
+        }
+        assert!(room.forgotten > 0 && place.received == 20);
     }
 
     #[test]
