@@ -41,6 +41,7 @@ struct Round {
 
 /// Messages that a topic keeps: more than any client misses while it is away.
 const KEPT_SECONDS: f64 = 30.0;
+const KEPT_MIN: u64 = 100;
 /// Bytes that a message may take in a ring beside its payload.
 const OVERHEAD_BYTES: u64 = 512;
 /// Part of the time between two upgrades that lies before one; if clients stall, their queues fill
@@ -145,8 +146,7 @@ impl Run {
 /// Settings of the gateway: devices may publish without a limit, and topics keep what clients that
 /// drop miss.
 fn settings(args: &UpgradeArgs, udp: SocketAddr) -> Result<Table> {
-    let most = args.rate.max(args.publishes);
-    let messages = whole(most * KEPT_SECONDS).max(1000);
+    let messages = whole(args.rate * KEPT_SECONDS).max(KEPT_MIN);
     let bytes = messages * (args.size as u64 + OVERHEAD_BYTES);
     let text = format!(
         "[[topic_classes]]\npattern = \"bench/*\"\npublish = [\"devices\", \"services\"]\n\
