@@ -21,6 +21,8 @@ impl Dispatcher {
     ) {
         let (conn, request, topic) = (asker.conn, publish.request, publish.topic.to_owned());
         let mailboxes = Arc::clone(self.shared.mailboxes());
+        // A hand-over to another process waits for it.
+        let answering = self.shared.pauses.answer();
         tokio::spawn(async move {
             let published = publishing.await.map_err(Refusal::from);
             note_failure(&mut span, published.as_ref().err().map(|refusal| refusal.code.name()));
@@ -31,6 +33,7 @@ impl Dispatcher {
             };
             let send = Command::Send(conn, Item::Frame(frame));
             mailboxes::push(&mailboxes[conn.shard()], send).await;
+            drop(answering);
         });
     }
 }

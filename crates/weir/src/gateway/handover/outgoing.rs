@@ -261,12 +261,14 @@ impl Outgoing {
                 for shard in 0..shared.engine().shard_count() {
                     pause.paused.extend(shared.pauses.pause(shard).await);
                 }
+                shared.pauses.answered().await;
             };
             timeout(STILL_PATIENCE, all).await
         });
         if still.is_err() {
             return Err(NotMoved(
-                "frames of devices wait for a hook or for the check of a token".to_owned(),
+                "frames of devices wait for a hook, for the check of a token, or for the broker"
+                    .to_owned(),
             ));
         }
         shared.door.shut();
