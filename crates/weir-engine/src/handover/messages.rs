@@ -1,7 +1,7 @@
 //! The messages of exports: each is sent once, and shared again.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use weir_wire::handover::v1;
 
@@ -16,13 +16,8 @@ use crate::message::Message;
 #[derive(Debug, Default)]
 pub struct Messages {
     known: HashSet<u64, foldhash::fast::RandomState>,
-    claims: Option<Arc<Claims>>,
     exports: Vec<v1::Message>,
 }
-
-/// The messages that parts of a process export together: the part that names one first sends it.
-#[derive(Debug, Default)]
-pub struct Claims(Mutex<HashSet<u64, foldhash::fast::RandomState>>);
 
 /// The messages that a process has from another one, by their numbers there.
 #[derive(Debug)]
@@ -32,32 +27,19 @@ pub struct ImportedMessages {
 }
 
 impl Messages {
-    /// Messages of a part whose process exports others beside it.
-    pub fn beside(claims: Arc<Claims>) -> Messages {
-        Messages { claims: Some(claims), ..Messages::default() }
-    }
-
-    /// The number of a message. The first call exports it, behind the messages that it contains,
-    /// unless another part has done so.
+    /// The number of a message. The first call exports it, behind the messages that it contains.
     pub fn number(&mut self, message: &Arc<Message>) -> u64 {
         let number = Arc::as_ptr(message) as u64;
-        if self.known.insert(number) && self.claims.as_ref().is_none_or(|all| all.claim(number)) {
+        if self.known.insert(number) {
             let singles = message.singles().iter().map(|single| self.number(single)).collect();
             self.exports.push(message.export(number, singles).encode());
         }
         number
     }
 
-    /// The messages that this part sends.
-    pub fn into_exports(self) -> Vec<v1::Message> {
-        self.exports
-    }
-}
-
-impl Claims {
-    /// Whether nobody has named this number before.
-    fn claim(&self, number: u64) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(number)
+    /// The messages that this part sends, without those that were taken before.
+    pub fn take_exports(&mut self) -> Vec<v1::Message> {
+        std::mem::take(&mut self.exports)
     }
 }
 
@@ -119,29 +101,29 @@ mod tests {
     }
 
     #[test]
-    fn parts_send_each_message_once_and_share_it_again() {
+    fn each_message_is_sent_once_and_shared_again() {
         let budget = Budget::new(1 << 20);
         let (first, second) = (message(&budget, 1, &[]), message(&budget, 2, &[]));
         let batch = message(&budget, 2, &[&first, &second]);
-        let claims = Arc::<Claims>::default();
-        let mut parts = [(); 2].map(|()| Messages::beside(Arc::clone(&claims)));
-        let numbers = [&batch, &batch, &first].map(|message| parts[1].number(message));
-        assert_eq!(numbers[..2], [parts[0].number(&batch); 2]);
-        assert_eq!(numbers[2], parts[0].number(&first));
+        let mut messages = Messages::default();
+        let early = messages.number(&first);
+        let mut parts = vec![messages.take_exports()];
+        let numbers = [&batch, &batch, &first].map(|message| messages.number(message));
+        assert_eq!((numbers[0], numbers[2]), (numbers[1], early));
+        parts.push(messages.take_exports());
+        assert_eq!([parts[0].len(), parts[1].len()], [1, 2]);
         let other = Budget::new(1 << 20);
         let mut imported = ImportedMessages::new(&other);
-        let parts = parts.map(Messages::into_exports);
-        assert_eq!([parts[0].len(), parts[1].len()], [0, 3]);
-        // In any order, and once more.
+        // Within a part in any order, and once more.
         let reversed: Vec<_> = parts[1].iter().rev().cloned().collect();
-        imported.take([reversed, parts[1].clone()]).unwrap();
+        imported.take([parts[0].clone(), reversed]).unwrap();
+        imported.take(parts.clone()).unwrap();
         assert_eq!(other.used(), budget.used());
         let made = imported.get(numbers[0]).unwrap();
-        assert!(Arc::ptr_eq(&made.singles()[0], &imported.get(numbers[2]).unwrap()));
+        assert!(Arc::ptr_eq(&made.singles()[0], &imported.get(early).unwrap()));
         assert_eq!(made.frame(), batch.frame());
         assert!(imported.get(1).is_err());
         let mut lacking = ImportedMessages::new(&other);
-        let of_batch = parts[1].iter().filter(|message| !message.singles.is_empty());
-        assert!(lacking.take([of_batch.cloned().collect()]).is_err());
+        assert!(lacking.take([parts[1].clone()]).is_err());
     }
 }

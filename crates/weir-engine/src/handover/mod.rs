@@ -20,7 +20,7 @@ use crate::time::Nanos;
 use crate::tls::{Alert, Session};
 
 pub use format::NotUnderstood;
-pub use messages::{Claims, ImportedMessages, Messages};
+pub use messages::{ImportedMessages, Messages};
 
 /// Everything that a shard knows. `S` is a socket.
 ///

@@ -276,7 +276,7 @@ impl GatewayBuilder {
         let access_log = access_log(&config, &resources)?;
         let budget = byte_budget(&config, &resources, budget_bytes);
         let shard_sockets_max = admission::shard_sockets_max(&config.engine, open_files.soft);
-        let (broker, node) = open_node(incoming, &config, broker).await?;
+        let (broker, node) = open_node(incoming, &config, broker, &budget).await?;
         let given = ((depths, own.clone()), shard_sockets_max);
         let (engine, queues, taken) =
             start_shards(&config, given, allocated_bytes, budget, (&shards, sources))?;
@@ -437,9 +437,10 @@ async fn open_node(
     incoming: Option<&Incoming>,
     config: &Config,
     broker: Option<OpenBroker>,
+    budget: &Arc<Budget>,
 ) -> Result<(Option<OpenBroker>, Option<NewNode>), StartError> {
     let Some(incoming) = incoming else { return Ok((broker, None)) };
-    let node = incoming.open_node(config, broker.is_some()).await;
+    let node = incoming.open_node(config, broker.is_some(), budget).await;
     let node = node.map_err(StartError::TakeOver)?;
     Ok((node.as_ref().map(NewNode::opened), node))
 }

@@ -52,7 +52,7 @@ use follow::{ClusterTopic, Needs};
 pub(crate) use follow::{Envelope, Followed, Need, Question, Replay, SeededBug};
 use formats::Formats;
 pub(crate) use formats::SharedFormats;
-use handover::Gate;
+pub(crate) use handover::{EarlyRings, SentRings};
 pub(crate) use history::{Found, History, Range};
 use ids::Ids;
 pub(crate) use ids::Retirement;
@@ -82,7 +82,7 @@ pub(crate) struct Router {
     hasher: RandomState,
     stripes: Box<[Mutex<HashTable<Arc<Topic>>>]>,
     ids: Ids,
-    gate: Gate,
+    gate: handover::Gate,
     classes: ArcSwap<Classes>,
     tickers: Tickers,
     /// Whether topics can belong to a cluster.
@@ -201,7 +201,7 @@ impl Router {
             hasher: RandomState::new(),
             stripes: (0..STRIPES).map(|_| Mutex::default()).collect(),
             ids: Ids::new(config.limits.topics_max),
-            gate: Gate::default(),
+            gate: handover::Gate::default(),
             tickers: Tickers::new(classes.tickers()),
             classes: ArcSwap::from_pointee(classes),
             has_broker,

@@ -212,49 +212,95 @@ impl Ring {
 
 /// Handing over.
 impl Ring {
-    /// `None`: there is nothing to tell.
-    pub(super) fn export(&self, messages: &mut Messages) -> Option<v1::TopicRing> {
-        let kept = self.messages.iter().map(|(message, _)| messages.number(message));
-        let ring = v1::TopicRing { messages: kept.collect(), base: self.base, is_cut: self.is_cut };
+    /// All messages.
+    pub(super) fn all(&self) -> Vec<Arc<Message>> {
+        self.messages.iter().map(|(message, _)| Arc::clone(message)).collect()
+    }
+
+    /// `newest`: the newest message that was sent early. `None`: there is nothing to tell.
+    pub(super) fn export(
+        &self,
+        messages: &mut Messages,
+        newest: Option<&Arc<Message>>,
+    ) -> Option<v1::TopicRing> {
+        let early = newest.map_or(0, |newest| self.up_to(newest));
+        let kept = self.messages.range(early..).map(|(message, _)| messages.number(message));
+        let (base, is_cut) = (self.base, self.is_cut);
+        let ring = v1::TopicRing { messages: kept.collect(), base, is_cut, early: early as u64 };
         (ring != v1::TopicRing::default()).then_some(ring)
     }
 
+    /// How many messages are up to this one; 0: it has gone. Only the oldest ones go, or all.
+    fn up_to(&self, newest: &Arc<Message>) -> usize {
+        let count = self.messages.partition_point(|(one, _)| one.offset() <= newest.offset());
+        let last = count.checked_sub(1).and_then(|place| self.messages.get(place));
+        if last.is_some_and(|(last, _)| Arc::ptr_eq(last, newest)) { count } else { 0 }
+    }
+
+    /// Appends a message that another process has kept.
+    pub(super) fn append(
+        &mut self,
+        message: Arc<Message>,
+        retained: &Retained,
+    ) -> Result<(), NotUnderstood> {
+        let before = self.messages.back().map_or(self.base, |(last, _)| last.offset());
+        if message.offset() <= before {
+            return Err(refused("topic_ring.messages", message.offset()));
+        }
+        let bytes = message.occupied_bytes();
+        message.retain(true);
+        retained.take_anyway(1, bytes);
+        self.bytes += bytes;
+        self.messages.push_back((message, bytes));
+        Ok(())
+    }
+
     /// Keeps what another process has kept, even beyond the limits. `last` is the topic's offset.
+    /// `early`: what came of the ring before, which counts in the other [`Retained`].
     pub(super) fn import(
-        ring: v1::TopicRing,
+        export: v1::TopicRing,
         last: u64,
         messages: &ImportedMessages,
         retained: &Retained,
+        (early, of_early): (Option<Ring>, &Retained),
     ) -> Result<Ring, NotUnderstood> {
-        let v1::TopicRing { messages: numbers, base, is_cut } = ring;
-        let is_listed = !numbers.is_empty();
-        let mut ring = Ring { base, is_cut, is_listed, ..Ring::default() };
+        let v1::TopicRing { messages: numbers, base, is_cut, early: kept } = export;
+        let mut ring = early.unwrap_or_default();
+        while ring.len() as u64 > kept && ring.pop(of_early) {}
+        if ring.len() as u64 != kept {
+            return Err(refused("topic_ring.early", kept));
+        }
+        of_early.give_back(ring.len(), ring.bytes);
+        retained.take_anyway(ring.len(), ring.bytes);
+        let oldest = ring.messages.front().map(|(message, _)| message.offset());
+        if base > last || oldest.is_some_and(|oldest| oldest <= base) {
+            return Err(refused("topic_ring.base", base));
+        }
+        (ring.base, ring.is_cut) = (base, is_cut);
         ring.messages.reserve_exact(numbers.len());
-        let mut before = base;
         for number in numbers {
-            let message = messages.get(number)?;
-            if message.offset() <= before || message.offset() > last {
-                return Err(refused("topic_ring.messages", message.offset()));
-            }
-            before = message.offset();
-            let bytes = message.occupied_bytes();
-            message.retain(true);
-            retained.take_anyway(bytes);
-            ring.bytes += bytes;
-            ring.messages.push_back((message, bytes));
+            ring.append(messages.get(number)?, retained)?;
         }
-        if before > last {
-            return Err(refused("topic_ring.base", before));
+        let newest = ring.messages.back().map_or(base, |(message, _)| message.offset());
+        if newest > last {
+            return Err(refused("topic_ring.messages", newest));
         }
+        ring.is_listed = !ring.is_empty();
         Ok(ring)
     }
 }
 
 impl Retained {
-    /// Takes `bytes` of a message in any case.
-    fn take_anyway(&self, bytes: usize) {
+    /// Takes messages with so many bytes in any case.
+    fn take_anyway(&self, messages: usize, bytes: usize) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.messages.fetch_add(1, Ordering::Relaxed);
+        self.messages.fetch_add(messages, Ordering::Relaxed);
+    }
+
+    /// Messages count elsewhere from here on.
+    fn give_back(&self, messages: usize, bytes: usize) {
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.messages.fetch_sub(messages, Ordering::Relaxed);
     }
 
     /// Another process has not retained so many messages.
@@ -298,8 +344,7 @@ impl Retained {
     }
 
     fn give(&self, bytes: usize) {
-        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
-        self.messages.fetch_sub(1, Ordering::Relaxed);
+        self.give_back(1, bytes);
     }
 }
 

@@ -2,15 +2,17 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use weir_engine::handover::{ImportedMessages, NotUnderstood};
-use weir_engine::{ConnId, Lent, Nanos, Priority, Source, Taken, TakenOver};
+use tokio::task::spawn_blocking;
+use weir_engine::handover::NotUnderstood;
+use weir_engine::{Budget, ConnId, Lent, Nanos, Priority, Source, Taken, TakenOver};
 use weir_wire::handover::v1;
 use weir_wire::handover::v1::link_message::Kind as Message;
 use zeroize::Zeroizing;
 
+use super::early::Early;
 use super::node::NewNode;
 use super::parts::{
     FRONT_PART, LENT_BYTES, LENT_PART, LISTENERS_PART, SHARD_PART, decode, settled,
@@ -25,6 +27,7 @@ use crate::core::recheck::Changed;
 use crate::core::state::SharedState;
 use crate::handover::{Link, NotMoved, Predecessor, printable, reserve_descriptors};
 use crate::observe::upgrades::{UpgradeOutcome, Upgraded};
+use crate::topics::EarlyRings;
 use crate::udp;
 
 /// What comes from an old process.
@@ -34,6 +37,7 @@ pub(in crate::gateway) struct Incoming {
     plan: OnceLock<v1::LinkPlan>,
     /// Carries what the front needs before the pause.
     front: Mutex<Option<Link>>,
+    early: OnceLock<Early>,
 }
 
 /// What comes before the pause.
@@ -67,7 +71,8 @@ pub(in crate::gateway) struct Rest {
 
 impl Incoming {
     pub(in crate::gateway) fn new(predecessor: Predecessor) -> Incoming {
-        Incoming { predecessor, plan: OnceLock::new(), front: Mutex::default() }
+        let (plan, early) = (OnceLock::new(), OnceLock::new());
+        Incoming { predecessor, plan, front: Mutex::default(), early }
     }
 
     /// The number of the old process.
@@ -93,15 +98,20 @@ impl Incoming {
         Ok(TakenParts { sockets, sources: links.into_iter().map(source).collect() })
     }
 
-    /// Opens the broker as the node of the old process; `None`: it works alone.
+    /// Opens the broker as the node of the old process; `None`: it works alone. Then it takes what
+    /// comes early, which is charged to `budget`.
     pub(in crate::gateway) async fn open_node(
         &self,
         config: &Config,
         given: bool,
+        budget: &Arc<Budget>,
     ) -> Result<Option<NewNode>, NotMoved> {
         let link = self.front.lock().unwrap_or_else(PoisonError::into_inner).take();
         let link = link.ok_or_else(|| NotMoved("the link of the front is missing".to_owned()))?;
-        let node = NewNode::open(config, given, link).await?;
+        let node = NewNode::open(config, given, &link).await?;
+        let early = Early::begin(link, budget, node.as_ref().map(NewNode::rounds));
+        // Nobody else sets it.
+        let _ = self.early.set(early.map_err(NotMoved::because)?);
         let until = Nanos::now().after(PATIENCE);
         let said = self.predecessor.link().send(Message::Ready(v1::LinkReady {}), until);
         said.map(|()| node).map_err(NotMoved::because)
@@ -124,9 +134,13 @@ impl Incoming {
         let (bytes, _) = part.map_err(NotMoved::because)?;
         let front = decode(Zeroizing::new(bytes), plan.format)?;
         let upgrades = front.upgrades.unwrap_or_default();
-        let taken = import(shared, front, taken).map_err(NotMoved::because)?;
+        let none = || NotMoved("nothing has come early".to_owned());
+        let mut rings = self.early.get().ok_or_else(none)?.rings()?;
+        let taken = import(shared, front, taken, &mut rings).map_err(NotMoved::because)?;
         self.predecessor.own()?;
         note(shared, &plan.program, upgrades);
+        // Many messages: nobody waits until they are let go of.
+        drop(spawn_blocking(move || drop(rings)));
         Ok(taken)
     }
 
@@ -162,11 +176,11 @@ fn import(
     shared: &SharedState,
     front: v1::Front,
     taken: &[Vec<Taken>],
+    rings: &mut EarlyRings,
 ) -> Result<TakenFront, NotUnderstood> {
     let missing = |field| NotUnderstood { field, value: 0 };
-    let mut messages = ImportedMessages::new(shared.engine().budget());
     let topics = front.topics.ok_or_else(|| missing("front.topics"))?;
-    let topics = shared.router.import(topics, &mut messages)?;
+    let topics = shared.router.import(topics, rings)?;
     let callers = front.callers.ok_or_else(|| missing("front.callers"))?;
     let callers = shared.import_callers(callers)?;
     for (shard, taken) in taken.iter().enumerate() {

@@ -1,6 +1,7 @@
 //! A gateway hands itself over to a new process, and is made of what an old one hands over.
 
 mod afterwards;
+mod early;
 mod incoming;
 mod node;
 mod outgoing;

@@ -9,8 +9,8 @@ use tokio::runtime;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tracing::{error, warn};
-use weir_engine::handover::Messages;
 use weir_engine::{Keeper, Lender, Loan, Nanos, NotHandedOver, Taker, Urgent};
+use weir_wire::ProstMessage as _;
 use weir_wire::handover::v1;
 use weir_wire::handover::v1::link_message::Kind as Message;
 use zeroize::Zeroize as _;
@@ -18,12 +18,13 @@ use zeroize::Zeroize as _;
 use super::afterwards::tell_new;
 use super::node::OldNode;
 use super::parts::{
-    FRONT_PART, LENT_BYTES, LENT_PART, LISTENERS_PART, SHARD_PART, encode, settled,
+    FRONT_PART, LENT_BYTES, LENT_PART, LISTENERS_PART, RINGS_PART, SHARD_PART, encode, settled,
 };
 use crate::connection::reports::ReportsWatch;
 use crate::core::pauses::Paused;
 use crate::core::state::SharedState;
 use crate::handover::{Link, LinkError, Moved, NotMoved, Stage, Successor};
+use crate::topics::SentRings;
 use crate::udp;
 
 /// What a gateway hands over.
@@ -57,6 +58,17 @@ struct Sent {
     descriptors: u64,
 }
 
+/// What is there before the pause.
+struct Prepared {
+    /// The version of the state's format.
+    format: u32,
+    /// By shard.
+    links: Vec<OwnedFd>,
+    /// Carries what the front sends before the pause.
+    front: Link,
+    node: Option<OldNode>,
+}
+
 /// A pause. Dropped before [`Pause::end`], it lets everything go on as before.
 struct Pause<'a> {
     shared: &'a SharedState,
@@ -80,13 +92,16 @@ impl Outgoing {
         mut successor: Successor,
         runtime: &runtime::Handle,
     ) -> Result<Moved, NotMoved> {
-        let (format, links, mut node) = match self.prepare(&successor, runtime) {
+        let Prepared { format, links, front, mut node } = match self.prepare(&successor, runtime) {
             Ok(prepared) => prepared,
             Err(why) => return Err(self.abandon(successor, why)),
         };
         let connections = settled(self.shared.engine());
         let count = connections.iter().map(|(_, count)| count).sum();
-        if let Some(Err(why)) = node.as_mut().map(|node| node.rest(runtime)) {
+        let mut rings = SentRings::default();
+        let early = self.shared.router.send_rings(&mut rings, |part| send_rings(&front, part));
+        let rest = |node: &mut OldNode| node.rest(&front, runtime);
+        if let Err(why) = early.and_then(|()| node.as_mut().map_or(Ok(()), rest)) {
             return Err(self.abandon(successor, why));
         }
         // Before the pause, as long as the front carries out what they have begun.
@@ -103,7 +118,7 @@ impl Outgoing {
         self.tell(Stage::Paused);
         let bytes = self.shared.engine().budget().used();
         pause.due = Nanos::now().after(time_for(successor.pause_max(), count, bytes));
-        let sent = match self.send(&mut pause, datagrams, (&successor, format)) {
+        let sent = match self.send(&mut pause, (datagrams, &mut rings), (&successor, format)) {
             Ok(sent) => sent,
             Err(error) => {
                 drop(pause);
@@ -144,13 +159,12 @@ impl Outgoing {
         why
     }
 
-    /// Gives the new process its sockets and links, and waits until its shards are there. Returns
-    /// the version of the state's format, the links, and the node of the cluster.
+    /// Gives the new process its sockets and links, and waits until its shards are there.
     fn prepare(
         &self,
         successor: &Successor,
         runtime: &runtime::Handle,
-    ) -> Result<(u32, Vec<OwnedFd>, Option<OldNode>), NotMoved> {
+    ) -> Result<Prepared, NotMoved> {
         let until = Nanos::now().after(PREPARE_PATIENCE);
         let count = settled(self.shared.engine()).iter().map(|(_, count)| count).sum();
         let format = successor.plan(count, until)?;
@@ -165,7 +179,7 @@ impl Outgoing {
         let links = shards.map(|shard| successor.link_of(&format!("shard-{shard}"), until));
         let links: Vec<Link> = links.collect::<Result<_, _>>().map_err(NotMoved::because)?;
         let front = successor.link_of("front", until).map_err(NotMoved::because)?;
-        let node = OldNode::begin(&self.shared, (front, successor), runtime, until)?;
+        let node = OldNode::begin(&self.shared, (&front, successor), runtime, until)?;
         let mut sockets = Vec::with_capacity(links.len());
         for link in links {
             let Message::Ready(_) = link.receive(until).map_err(NotMoved::because)? else {
@@ -174,7 +188,7 @@ impl Outgoing {
             sockets.push(link.into_socket());
         }
         self.lend(&sockets, until)?;
-        Ok((format, sockets, node))
+        Ok(Prepared { format, links: sockets, front, node })
     }
 
     /// Has all shards lend their sockets, so that those need not move in the pause.
@@ -328,7 +342,7 @@ impl Outgoing {
     fn send(
         &self,
         pause: &mut Pause<'_>,
-        datagrams: Vec<v1::DatagramSocketState>,
+        (datagrams, rings): (Vec<v1::DatagramSocketState>, &mut SentRings),
         (successor, format): (&Successor, u32),
     ) -> Result<Sent, LinkError> {
         for resting in &pause.resting {
@@ -336,7 +350,7 @@ impl Outgoing {
             let _ = resting.go.send(pause.due);
         }
         let front = v1::Front {
-            topics: Some(self.shared.router.export(Messages::default())),
+            topics: Some(self.shared.router.export(rings)),
             callers: Some(self.shared.export_callers()),
             terms: pause
                 .paused
@@ -365,6 +379,11 @@ impl Outgoing {
         // Whoever asked may have gone.
         let _ = self.tell.try_send(stage);
     }
+}
+
+fn send_rings(front: &Link, part: &v1::EarlyRings) -> Result<(), NotMoved> {
+    let until = Nanos::now().after(PREPARE_PATIENCE);
+    front.send_part(RINGS_PART, &part.encode_to_vec(), &[], until).map_err(NotMoved::because)
 }
 
 /// Runs on the shard's thread, turn by turn. It tells when all sockets are lent.

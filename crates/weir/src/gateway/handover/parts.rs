@@ -18,6 +18,8 @@ pub(super) const LENT_BYTES: usize = 9;
 pub(super) const SHARD_PART: &str = "shard";
 /// Everything that the front knows.
 pub(super) const FRONT_PART: &str = "front";
+/// Retained messages that come before the pause.
+pub(super) const RINGS_PART: &str = "rings";
 
 /// Encodes the front in a version of the format that this program writes.
 pub(super) fn encode(front: &v1::Front, format: u32) -> Vec<u8> {

@@ -4,9 +4,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use weir_engine::Message;
 use weir_engine::handover::Messages;
 use weir_wire::handover::v1;
 
+use super::rings::SentRings;
 use crate::topics::{Class, Extra, Router, Topic};
 
 /// What topics have from their classes, each once.
@@ -37,10 +39,11 @@ impl Router {
     /// Everything that another process needs to go on with the topics. The router stands still from
     /// here on. The caller has seen to it that no report of a shard is on its way.
     ///
-    /// `messages` numbers those that are retained, or wait for the end of a tick, and exports them.
+    /// `sent`: the messages that were sent early. Others that are retained, or wait for the end of a
+    /// tick, are among the result.
     ///
-    /// Cost: takes the lock of each topic once, and copies the bytes of the messages.
-    pub(crate) fn export(&self, mut messages: Messages) -> v1::Topics {
+    /// Cost: takes the lock of each topic once, and copies the bytes of these messages.
+    pub(crate) fn export(&self, sent: &mut SentRings) -> v1::Topics {
         self.stand_still();
         let (mut topics, mut uses) = (Vec::with_capacity(self.topic_count()), Uses::default());
         let mut chunk = 0;
@@ -53,7 +56,7 @@ impl Router {
                 if classes.last().is_none_or(|last| !Arc::ptr_eq(last, &class)) {
                     classes.push(class);
                 }
-                topics.extend(topic.export(place, &mut messages));
+                topics.extend(topic.export(place, sent));
             }
             chunk += 1;
         }
@@ -61,7 +64,7 @@ impl Router {
         let mut in_classes = self.classes.load().export(&self.budget);
         in_classes.in_use = uses.list;
         v1::Topics {
-            messages: messages.into_exports(),
+            messages: sent.messages.take_exports(),
             classes: Some(in_classes),
             ids: Some(self.ids.export()),
             topics,
@@ -78,7 +81,8 @@ impl Router {
 
 impl Topic {
     /// `None`: it has ended.
-    fn export(&self, class: u32, messages: &mut Messages) -> Option<v1::Topic> {
+    fn export(&self, class: u32, sent: &mut SentRings) -> Option<v1::Topic> {
+        let SentRings { messages, newest, .. } = sent;
         let state = self.lock();
         if state.ended {
             return None;
@@ -92,17 +96,17 @@ impl Topic {
             offset: state.offset,
             members: members.flat_map(|(shard, count)| [shard, count]).collect(),
             formats: state.formats.export(),
-            extra: state.extra.as_ref().map(|extra| extra.export(messages)),
+            extra: state.extra.as_ref().map(|extra| extra.export(messages, newest.get(&self.id))),
         })
     }
 }
 
 impl Extra {
     /// The number of resumes follows from the list of them.
-    fn export(&self, messages: &mut Messages) -> v1::TopicExtra {
+    fn export(&self, messages: &mut Messages, newest: Option<&Arc<Message>>) -> v1::TopicExtra {
         v1::TopicExtra {
             bucket: self.bucket.full_at().0,
-            ring: self.ring.export(messages),
+            ring: self.ring.export(messages, newest),
             tick: self.tick.export(messages),
             cluster: self.cluster.as_ref().map(|cluster| cluster.export()),
             presence: self.members.as_ref().map(|members| members.export()),

@@ -11,6 +11,7 @@ use weir_engine::handover::{ImportedMessages, NotUnderstood};
 use weir_engine::{Nanos, TopicId};
 use weir_wire::handover::v1;
 
+use super::rings::EarlyRings;
 use super::{Shards, growing, pairs};
 use crate::base::handover::refused;
 use crate::limits::bucket::Bucket;
@@ -18,7 +19,7 @@ use crate::topics::classes::Use;
 use crate::topics::counts::ShardCounts;
 use crate::topics::formats::Formats;
 use crate::topics::reload::Had;
-use crate::topics::ring::Ring;
+use crate::topics::ring::{Retained, Ring};
 use crate::topics::tick::Tick;
 use crate::topics::ticker::Ticker;
 use crate::topics::{Class, Extra, Router, State, Topic, lock};
@@ -27,6 +28,9 @@ use crate::topics::{Class, Extra, Router, State, Topic, lock};
 struct Import<'a> {
     router: &'a Router,
     messages: &'a ImportedMessages,
+    /// The rings that came early, and what they retain.
+    rings: &'a mut HashMap<TopicId, Ring, foldhash::fast::RandomState>,
+    retained: &'a Retained,
     shards: Shards,
     /// As the classes of the other process were.
     uses: Vec<Use>,
@@ -41,8 +45,8 @@ struct Import<'a> {
 }
 
 impl Router {
-    /// Takes the topics of another process into this router, which has none yet. Messages that are
-    /// not in `messages` yet are taken there.
+    /// Takes the topics of another process into this router, which has none yet. Messages that have
+    /// not come early are taken there.
     ///
     /// Returns the topics to which others may subscribe than before, as [`Router::replace`] does.
     ///
@@ -51,9 +55,10 @@ impl Router {
     pub(crate) fn import(
         &self,
         export: v1::Topics,
-        messages: &mut ImportedMessages,
+        early: &mut EarlyRings,
     ) -> Result<HashSet<TopicId>, NotUnderstood> {
         debug_assert!(self.topic_count() == 0, "nobody uses the router yet");
+        let EarlyRings { messages, rings, retained } = early;
         messages.take([export.messages])?;
         let shards = Shards(self.mailboxes.len());
         let classes = export.classes.ok_or_else(|| refused("topics.classes", 0_u64))?;
@@ -63,6 +68,8 @@ impl Router {
         let mut import = Import {
             router: self,
             messages,
+            rings,
+            retained,
             shards,
             uses: uses.collect::<Result<_, _>>()?,
             in_place: HashMap::new(),
@@ -148,7 +155,7 @@ impl Import<'_> {
             ..State::new(&class)
         };
         if let Some(extra) = export.extra {
-            state.extra = Some(Box::new(self.extra(extra, &class, state.offset)?));
+            state.extra = Some(Box::new(self.extra(extra, &class, (id, state.offset))?));
         } else if self.resuming.contains_key(&id) {
             state.extra_mut();
         }
@@ -187,10 +194,10 @@ impl Import<'_> {
     }
 
     fn extra(
-        &self,
+        &mut self,
         export: v1::TopicExtra,
         class: &Class,
-        offset: u64,
+        (id, offset): (TopicId, u64),
     ) -> Result<Extra, NotUnderstood> {
         let router = self.router;
         let ring = export.ring.unwrap_or_default();
@@ -208,9 +215,10 @@ impl Import<'_> {
             }
             Some(_) | None => None,
         };
+        let early = (self.rings.remove(&id), self.retained);
         Ok(Extra {
             bucket: Bucket::until(Nanos(growing("topic_extra.bucket", export.bucket)?)),
-            ring: Ring::import(ring, offset, self.messages, &router.retained)?,
+            ring: Ring::import(ring, offset, self.messages, &router.retained, early)?,
             tick: Tick::import(tick, (offset, conflation), self.messages, &router.hasher)?,
             resuming: 0,
             cluster,

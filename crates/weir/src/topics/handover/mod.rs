@@ -12,11 +12,13 @@
 mod export;
 mod gate;
 mod import;
+mod rings;
 
 use weir_engine::ConnId;
 use weir_engine::handover::NotUnderstood;
 
 pub(super) use gate::Gate;
+pub(crate) use rings::{EarlyRings, SentRings};
 
 use crate::base::handover::{narrow, refused};
 

@@ -5,6 +5,7 @@ mod new;
 mod old;
 
 pub(in crate::gateway) use new::NewNode;
+pub(super) use new::Rounds;
 pub(super) use old::OldNode;
 
 /// What the new process needs to listen.

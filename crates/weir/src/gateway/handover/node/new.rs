@@ -1,8 +1,6 @@
 //! The new process's side.
 
-use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 use std::time::Duration;
 
 use tokio::runtime;
@@ -36,9 +34,9 @@ impl NewNode {
     pub(in crate::gateway::handover) async fn open(
         config: &Config,
         given: bool,
-        link: Link,
+        link: &Link,
     ) -> Result<Option<NewNode>, NotMoved> {
-        let round = receive(&link, Nanos::now().after(PATIENCE)).map_err(NotMoved::because)?;
+        let round = receive(link, Nanos::now().after(PATIENCE)).map_err(NotMoved::because)?;
         let (node, is_set) = (round.node, config.cluster.is_set() || given);
         let Some(node) = node else {
             let differs =
@@ -67,14 +65,13 @@ impl NewNode {
         let joined = Joined::default();
         let topics = join(&*broker, round.topics, &joined).await;
         topics.map_err(|error| NotMoved(format!("[cluster]: {error}")))?;
-        let rounds = Rounds {
-            link,
-            broker: Arc::clone(&broker),
-            joined: Arc::clone(&joined),
-            runtime: runtime::Handle::current(),
-        };
-        rounds.start().map_err(NotMoved::because)?;
         Ok(Some(NewNode { broker, early, joined }))
+    }
+
+    /// What takes the rounds after the first one. Called within a tokio runtime.
+    pub(in crate::gateway::handover) fn rounds(&self) -> Rounds {
+        let (broker, joined) = (Arc::clone(&self.broker), Arc::clone(&self.joined));
+        Rounds { broker, joined, runtime: runtime::Handle::current() }
     }
 
     /// The broker, for the topics.
@@ -105,27 +102,21 @@ impl NewNode {
 }
 
 /// What takes the rounds after the first one.
-struct Rounds {
-    link: Link,
+pub(in crate::gateway::handover) struct Rounds {
     broker: Arc<dyn Broker>,
     joined: Joined,
     runtime: runtime::Handle,
 }
 
 impl Rounds {
-    /// On a thread of its own, as the links block.
-    fn start(self) -> io::Result<()> {
-        thread::Builder::new().name("weir-rounds".to_owned()).spawn(move || self.run()).map(drop)
-    }
-
-    fn run(self) {
-        // It ends with the link.
-        while let Ok(round) = receive(&self.link, Nanos::now().after(PATIENCE)) {
+    /// Takes rounds until the link ends.
+    pub(in crate::gateway::handover) fn run(&self, link: &Link) {
+        while let Ok(round) = receive(link, Nanos::now().after(PATIENCE)) {
             let answer = match self.runtime.block_on(self.take(round)) {
                 Ok(()) => Message::Ready(v1::LinkReady {}),
                 Err(NotMoved(sentence)) => Message::Failed(v1::LinkFailed { sentence }),
             };
-            if self.link.send(answer, Nanos::now().after(PATIENCE)).is_err() {
+            if link.send(answer, Nanos::now().after(PATIENCE)).is_err() {
                 return;
             }
         }

@@ -19,7 +19,6 @@ use crate::handover::{Link, NotMoved, Successor};
 /// process goes on.
 pub(in crate::gateway::handover) struct OldNode {
     cluster: Arc<Cluster>,
-    link: Link,
     /// The cluster, and what separates it from others in its Redis.
     names: (String, String),
     /// The topics that the new process has joined.
@@ -32,12 +31,12 @@ impl OldNode {
     /// Lets the new process open the broker, and join the topics. `None`: this node works alone.
     pub(in crate::gateway::handover) fn begin(
         shared: &SharedState,
-        (link, successor): (Link, &Successor),
+        (link, successor): (&Link, &Successor),
         runtime: &runtime::Handle,
         until: Nanos,
     ) -> Result<Option<OldNode>, NotMoved> {
         let Some(cluster) = &shared.cluster else {
-            send(&link, &v1::BrokerRound::default(), until)?;
+            send(link, &v1::BrokerRound::default(), until)?;
             return await_ready(successor.link(), until).map(|()| None);
         };
         let config = &shared.config().cluster;
@@ -45,13 +44,12 @@ impl OldNode {
         cluster.begin_passing();
         let mut node = OldNode {
             cluster: Arc::clone(cluster),
-            link,
             names: (config.id().to_owned(), config.prefix.clone()),
             joined: HashSet::new(),
             rest: None,
             has_left: false,
         };
-        node.send_round(runtime, until)?;
+        node.send_round(link, runtime, until)?;
         // What fails is said on the pair.
         await_ready(successor.link(), until)?;
         Ok(Some(node))
@@ -60,29 +58,40 @@ impl OldNode {
     /// Stands still: what the new process listens to becomes no more.
     pub(in crate::gateway::handover) fn rest(
         &mut self,
+        link: &Link,
         runtime: &runtime::Handle,
     ) -> Result<(), NotMoved> {
         let until = Nanos::now().after(ROUND_PATIENCE);
         // Most of it while others may still ask the broker.
-        self.round(runtime, until)?;
+        self.round(link, runtime, until)?;
         let rest = runtime.block_on(self.cluster.rest(REST_PATIENCE));
         self.rest = Some(rest.ok_or_else(|| NotMoved("the broker is too slow".to_owned()))?);
-        self.round(runtime, until)
+        self.round(link, runtime, until)
     }
 
-    fn round(&mut self, runtime: &runtime::Handle, until: Nanos) -> Result<(), NotMoved> {
-        self.send_round(runtime, until)?;
-        await_ready(&self.link, until)
+    fn round(
+        &mut self,
+        link: &Link,
+        runtime: &runtime::Handle,
+        until: Nanos,
+    ) -> Result<(), NotMoved> {
+        self.send_round(link, runtime, until)?;
+        await_ready(link, until)
     }
 
-    fn send_round(&mut self, runtime: &runtime::Handle, until: Nanos) -> Result<(), NotMoved> {
+    fn send_round(
+        &mut self,
+        link: &Link,
+        runtime: &runtime::Handle,
+        until: Nanos,
+    ) -> Result<(), NotMoved> {
         let node = runtime.block_on(self.cluster.export()).map_err(NotMoved::because)?;
         let cannot = || NotMoved("the broker of this program does not change hands".to_owned());
         let node = node.ok_or_else(cannot)?;
         let mut topics = self.cluster.joined();
         topics.retain(|topic| self.joined.insert(topic.clone()));
         let (cluster, prefix) = self.names.clone();
-        send(&self.link, &v1::BrokerRound { node: Some(node), cluster, prefix, topics }, until)
+        send(link, &v1::BrokerRound { node: Some(node), cluster, prefix, topics }, until)
     }
 
     /// The new process has gone on.

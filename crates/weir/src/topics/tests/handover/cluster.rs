@@ -9,7 +9,6 @@ use std::pin::pin;
 use std::task::{Context, Waker};
 
 use weir_broker::{History, Scope};
-use weir_engine::handover::ImportedMessages;
 
 use super::super::broker::{KEPT, Room, class, received, room_with};
 use super::*;
@@ -20,8 +19,8 @@ impl Room {
     fn hand_over(&mut self, config: &Config) {
         assert!(self.mailbox.pop().is_none(), "the shard has carried everything out");
         let other = room_with(config, 100);
-        let mut messages = ImportedMessages::new(&other.budget);
-        other.router.import(sent(&self.router), &mut messages).unwrap();
+        let mut rings = EarlyRings::new(&other.budget);
+        other.router.import(sent(&self.router), &mut rings).unwrap();
         (self.router, self.mailbox, self.budget) = (other.router, other.mailbox, other.budget);
         self.question = None;
     }

@@ -1,6 +1,5 @@
 //! How long it takes to hand topics over: run in release, and read what it prints.
 
-use weir_engine::handover::{ImportedMessages, Messages};
 use weir_wire::handover::v1 as export;
 
 use super::*;
@@ -21,15 +20,18 @@ fn measure(what: &str, config: &Config, fill: impl Fn(&Router)) {
     let mut bytes_sent = 0;
     for _ in 0..5 {
         let (other, budget, _ends) = made();
+        let (mut sent, mut early) = (SentRings::default(), EarlyRings::new(&budget));
+        let taken =
+            router.send_rings(&mut sent, |part| early.take(&part.encode_to_vec()).map(|_| ()));
+        taken.unwrap();
         let start = Nanos::now();
-        let export = router.export(Messages::default());
+        let export = router.export(&mut sent);
         let exported = Nanos::now();
         let bytes = export.encode_to_vec();
         let encoded = Nanos::now();
         let export = export::Topics::decode(&*bytes).unwrap();
         let decoded = Nanos::now();
-        let mut messages = ImportedMessages::new(&budget);
-        other.import(export, &mut messages).unwrap();
+        other.import(export, &mut early).unwrap();
         let imported = Nanos::now();
         let times = [start, exported, encoded, decoded, imported];
         for (best, pair) in best.iter_mut().zip(times.windows(2)) {

@@ -1,6 +1,6 @@
 //! Exports that no router has made.
 
-use weir_engine::handover::{ImportedMessages, NotUnderstood};
+use weir_engine::handover::NotUnderstood;
 use weir_wire::handover::v1 as export;
 
 use super::*;
@@ -31,12 +31,43 @@ fn full() -> export::Topics {
 
 fn import(export: export::Topics) -> Result<(), NotUnderstood> {
     let player = Player::new(&twin::config());
-    let mut messages = ImportedMessages::new(&player.budget);
-    player.router.import(export, &mut messages).map(|_| ())
+    let mut rings = EarlyRings::new(&player.budget);
+    player.router.import(export, &mut rings).map(|_| ())
+}
+
+/// The parts of retained messages that are sent early.
+fn early() -> Vec<Vec<u8>> {
+    let mut player = Player::new(&twin::config());
+    for _ in 0..4 {
+        for name in ["ring", "both"] {
+            player.publish(name, "").unwrap();
+        }
+        player.rest();
+    }
+    player.send_early();
+    player.early.1
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn garbled_early_parts_are_an_error_and_no_panic(
+        place in any::<proptest::sample::Index>(),
+        changes in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 1..6),
+    ) {
+        let mut parts = early();
+        let part = place.index(parts.len() - 1);
+        for (index, byte) in changes {
+            let place = index.index(parts[part].len());
+            parts[part][place] = byte;
+        }
+        let budget = Budget::new(1 << 20);
+        let mut rings = EarlyRings::new(&budget);
+        let _ = parts.iter().try_for_each(|part| rings.take(part).map(|_| ()));
+        drop(rings);
+        assert_eq!(budget.used(), 0);
+    }
 
     #[test]
     fn garbled_bytes_are_an_error_and_no_panic(
@@ -100,6 +131,10 @@ fn what_does_not_fit_is_named() {
     presence.present.push(presence.present[0].clone());
     let refused = import(of_presence).map_err(|error| error.field);
     assert_eq!(refused, Err("topic_presence.present"));
+    let mut of_early = sound.clone();
+    let ring = of_early.topics.iter_mut().find_map(|topic| topic.extra.as_mut()?.ring.as_mut());
+    ring.unwrap().early = 1;
+    assert_eq!(import(of_early).map_err(|error| error.field), Err("topic_ring.early"));
     let mut of_ring = sound;
     let ring = of_ring.topics.iter_mut().find_map(|topic| topic.extra.as_mut()?.ring.as_mut());
     ring.unwrap().messages.reverse();

@@ -65,34 +65,38 @@ fn rates_ticks_and_ages_go_on() {
     player.end();
 }
 
-/// A message that is retained, and waits for a connection of a shard, is sent once and shared again.
+/// Of what was sent early only what has gone and what has come since is told in the end.
 #[test]
-fn messages_are_shared_with_other_parts() {
-    use weir_engine::handover::{Claims, ImportedMessages, Messages};
+fn a_ring_that_was_sent_early_needs_little_in_the_end() {
     let class = TopicClass { pattern: "t".to_owned(), retention_messages: 5, ..Default::default() };
     let mut player = Player::new(&config_of(class));
-    player.publish("t", "").unwrap();
-    let kept = {
+    let publish = |player: &mut Player, count: usize| {
+        for _ in 0..count {
+            player.publish("t", "").unwrap();
+            player.rest();
+        }
+    };
+    let kept = |player: &Player| {
         let topic = player.router.find("t").unwrap();
         let state = topic.lock();
-        state.extra.as_ref().unwrap().ring.behind(0, 1000).0
+        let ring = &state.extra.as_ref().unwrap().ring;
+        ring.all().iter().map(|message| message.offset()).collect::<Vec<u64>>()
     };
-    let claims = Arc::<Claims>::default();
-    let mut of_shard = Messages::beside(Arc::clone(&claims));
-    let number = of_shard.number(&kept[0]);
-    let export = player.router.export(Messages::beside(claims));
-    assert_eq!(export.messages.len(), 0);
-    let other = Player::new(&player.config);
-    let mut imported = ImportedMessages::new(&other.budget);
-    imported.take([of_shard.into_exports()]).unwrap();
-    other.router.import(export, &mut imported).unwrap();
-    let in_ring = {
-        let topic = other.router.find("t").unwrap();
-        let state = topic.lock();
-        state.extra.as_ref().unwrap().ring.behind(0, 1000).0
-    };
-    assert!(Arc::ptr_eq(&in_ring[0], &imported.get(number).unwrap()));
-    drop((imported, in_ring, kept));
-    assert_eq!(other.budget.used(), player.budget.used());
-    other.end();
+    // How many are published meanwhile, and how many messages are then sent.
+    for (published, sent) in [(0, 0), (2, 2), (4, 4), (5, 5), (7, 5)] {
+        publish(&mut player, 6);
+        player.send_early();
+        publish(&mut player, published);
+        let before = kept(&player);
+        let export = player.router.export(&mut player.early.0);
+        let ring = export.topics[0].extra.as_ref().unwrap().ring.as_ref().unwrap();
+        assert_eq!((export.messages.len(), ring.messages.len()), (sent, sent));
+        assert_eq!(ring.early, 5 - sent as u64);
+        player.router.resume_serving();
+        player.send_early();
+        player.hand_over();
+        assert_eq!(kept(&player), before);
+        assert_eq!(player.router.retained.messages(), 5);
+    }
+    player.end();
 }

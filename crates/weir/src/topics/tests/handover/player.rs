@@ -1,6 +1,5 @@
 //! A router, and shards that note what they are told. The router can be handed over.
 
-use weir_engine::handover::{ImportedMessages, Messages};
 use weir_engine::{Item, MessagePlace};
 use weir_wire::handover::v1 as export;
 
@@ -22,6 +21,8 @@ pub(super) struct Player {
     pub(super) seen: BTreeMap<(ConnId, TopicId), Position>,
     /// What connections were told, without epochs.
     pub(super) heard: Vec<String>,
+    /// What was sent early, and the parts as the other process reads them.
+    pub(super) early: (SentRings, Vec<Vec<u8>>),
 }
 
 pub(super) const SHARDS: usize = 3;
@@ -41,7 +42,12 @@ fn router_of(
 
 /// An export, as the other process reads it.
 pub(super) fn sent(router: &Router) -> export::Topics {
-    let bytes = router.export(Messages::default()).encode_to_vec();
+    sent_behind(router, &mut SentRings::default())
+}
+
+/// The same where retained messages were sent early.
+fn sent_behind(router: &Router, early: &mut SentRings) -> export::Topics {
+    let bytes = router.export(early).encode_to_vec();
     export::Topics::decode(&*bytes).expect("what is encoded can be decoded")
 }
 
@@ -63,6 +69,7 @@ impl Player {
             asked: VecDeque::new(),
             seen: BTreeMap::new(),
             heard: Vec::new(),
+            early: Default::default(),
         }
     }
 
@@ -98,13 +105,29 @@ impl Player {
         sweep(&self.router, Nanos(u64::MAX));
     }
 
+    /// Retained messages are sent; another process may take over later.
+    pub(super) fn send_early(&mut self) {
+        let (mut early, mut parts) = (SentRings::default(), Vec::new());
+        let sent = self.router.send_rings(&mut early, |part| {
+            parts.push(part.encode_to_vec());
+            Ok::<(), ()>(())
+        });
+        assert!(sent.is_ok());
+        self.early = (early, parts);
+    }
+
     /// Another process takes over, with the configuration of the player.
     pub(super) fn hand_over(&mut self) -> std::collections::HashSet<TopicId> {
         self.rest();
         let (router, budget, ends) = router_of(&self.config, false);
-        let mut messages = ImportedMessages::new(&budget);
-        let changed = router.import(sent(&self.router), &mut messages).unwrap();
-        drop(messages);
+        let mut rings = EarlyRings::new(&budget);
+        let (mut early, parts) = std::mem::take(&mut self.early);
+        for part in parts {
+            rings.take(&part).unwrap();
+        }
+        let export = sent_behind(&self.router, &mut early);
+        let changed = router.import(export, &mut rings).unwrap();
+        drop(rings);
         (self.router, self.budget, self.ends) = (router, budget, ends);
         changed
     }
@@ -329,6 +352,7 @@ impl Player {
 
     /// All connections go, and then the topics: nothing is left.
     pub(super) fn end(mut self) {
+        self.early = Default::default();
         let settle = |player: &mut Player| loop {
             let is_idle = !player.step();
             let is_asked = player.resume_next();

@@ -87,6 +87,9 @@ pub(super) fn happen(player: &mut Player, Happening { what, who, which }: Happen
             String::new()
         }
         _ => {
+            if what == 16 && who < 3 {
+                player.send_early();
+            }
             let is_busy = player.step();
             format!("{is_busy} {}", player.router.retry_retirements())
         }
@@ -107,6 +110,8 @@ proptest! {
                 let [one, twin] = &mut players;
                 one.hand_over();
                 twin.rest();
+                // What was sent early is let go of.
+                twin.early = Default::default();
                 prop_assert_eq!(one.state(), twin.state());
             }
             let came = players.each_mut().map(|player| happen(player, happening));
