@@ -32,6 +32,8 @@ mod formats;
 mod hooks;
 #[path = "upgrade_moves/publishers.rs"]
 mod publishers;
+#[path = "upgrade_moves/retries.rs"]
+mod retries;
 
 /// Checks what the new process tells of the upgrade, of so many rounds.
 fn tells(server: &Server, newest: &Newest, rounds: u32) -> Result<()> {

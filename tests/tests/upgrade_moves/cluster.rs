@@ -113,8 +113,8 @@ impl Publisher {
     }
 }
 
-/// What has no good answer is sent again under the same key.
-fn publish_once(admin: SocketAddr, key: &str, message: &Value) -> Result<()> {
+/// Publishes under a key. What has no good answer is sent again.
+pub(crate) fn publish_once(admin: SocketAddr, key: &str, message: &Value) -> Result<Value> {
     let (body, deadline) = (message.to_string(), now() + PATIENCE);
     let request = format!(
         "POST /v1/publish HTTP/1.1\r\nHost: {admin}\r\nConnection: close\r\n\
@@ -124,7 +124,7 @@ fn publish_once(admin: SocketAddr, key: &str, message: &Value) -> Result<()> {
     );
     loop {
         match Answer::ask(admin, &request) {
-            Ok(answer) if answer.status == 200 => return Ok(()),
+            Ok(answer) if answer.status == 200 => return Ok(serde_json::from_str(&answer.body)?),
             answer => ensure!(now() < deadline, "{answer:?}"),
         }
     }
