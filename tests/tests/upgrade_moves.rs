@@ -247,3 +247,19 @@ fn the_default_configuration_is_upgraded_and_rolled_back() -> Result<()> {
     ensure!(home.path().join(".local/state/weir/upgrade.sock").exists());
     Ok(())
 }
+
+#[test]
+fn there_is_room_for_as_many_as_before() -> Result<()> {
+    let server = Server::start_with_open_files("", Some(320))?;
+    let greet = |number: u32| Device::greet(server.tcp, &format!("device-{number}"), &["news"]);
+    let mut devices: Vec<Device> = (0..100).map(greet).collect::<Result<_>>()?;
+    let (_newest, moved) = upgrade(&server)?;
+    // Those that have moved are not counted twice.
+    let more: Vec<Device> = (100..130).map(greet).collect::<Result<_>>()?;
+    devices.extend(more);
+    server.publish(&json!({"topic": "news", "text": "all"}))?;
+    for device in &mut devices {
+        ensure!(device.push()?.topic == "news", "{moved}");
+    }
+    Ok(())
+}

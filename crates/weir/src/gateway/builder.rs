@@ -280,7 +280,7 @@ impl GatewayBuilder {
         let given = ((depths, own.clone()), shard_sockets_max);
         let (engine, queues, taken) =
             start_shards(&config, given, allocated_bytes, budget, (&shards, sources))?;
-        let tables = table_limits(&open_files, shard_sockets_max);
+        let tables = table_limits(&open_files, shard_sockets_max, taken.iter().map(Vec::len).sum());
         let development = tls.as_ref().and_then(|tls| tls.contexts().development().cloned());
         let connections_max = admission::connections_max(&config.limits, tables, shards.len());
         let opened = (&*listeners, &*udp, admin.as_ref().map(|(addr, _)| *addr));
@@ -380,8 +380,16 @@ fn list_standing(shared: &Arc<SharedState>) {
     }));
 }
 
-pub(super) fn table_limits(open_files: &OpenFiles, shard: Option<usize>) -> TableLimits {
-    let own_fds = admin::open_fds().unwrap_or(OWN_DESCRIPTORS);
+/// The sockets for which there is room. `held` of the open ones are those of devices already, which
+/// an old process has handed over.
+pub(super) fn table_limits(
+    open_files: &OpenFiles,
+    shard: Option<usize>,
+    held: usize,
+) -> TableLimits {
+    // Those of a shard with a table of its own are not among them.
+    let held = if shard.is_some() { 0 } else { held as u64 };
+    let own_fds = admin::open_fds().unwrap_or(OWN_DESCRIPTORS).saturating_sub(held);
     TableLimits { front: admission::sockets_max(open_files.soft, own_fds), shard }
 }
 

@@ -181,7 +181,7 @@ impl Hello {
         let own = admission::shard_sockets_max(&config.engine, open_files.soft);
         let datagrams = if config.listen.udp.is_empty() { 0 } else { 1 };
         let udp_threads = datagrams * resources.udp_threads(config.udp.threads);
-        let limits = super::builder::table_limits(&open_files, own);
+        let limits = super::builder::table_limits(&open_files, own, 0);
         let connections_max = admission::connections_max(&config.limits, limits, shards);
         let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         Hello {
