@@ -285,6 +285,10 @@ impl Outgoing {
                     .to_owned(),
             ));
         }
+        // First: what is carried out finds devices and topics that take it.
+        if let Some(cluster) = &shared.cluster {
+            cluster.hold_back();
+        }
         shared.door.shut();
         shared.router.stand_still();
         shared.devices.stand_still();
@@ -292,7 +296,6 @@ impl Outgoing {
             return Err(NotMoved(DRAINING.to_owned()));
         }
         if let Some(cluster) = &shared.cluster {
-            cluster.hold_back();
             runtime.block_on(cluster.settle(SETTLE_PATIENCE));
         }
         for (shard, link) in links.iter().enumerate() {
