@@ -183,4 +183,6 @@ fn part<T>(field: &'static str, part: Option<T>) -> Result<T, NotUnderstood> {
 }
 
 #[cfg(test)]
+mod fixture;
+#[cfg(test)]
 mod tests;

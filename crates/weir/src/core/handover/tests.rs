@@ -18,7 +18,7 @@ use crate::{Config, Gateway};
 
 const FREE: &str = "127.0.0.1:0";
 
-async fn start(change: impl FnOnce(&mut Config)) -> (Gateway, Arc<SharedState>) {
+pub(super) async fn start(change: impl FnOnce(&mut Config)) -> (Gateway, Arc<SharedState>) {
     let mut config = Config::default();
     config.listen.tcp = vec![FREE.parse().unwrap()];
     config.listen.udp = vec![];
@@ -36,14 +36,18 @@ async fn start(change: impl FnOnce(&mut Config)) -> (Gateway, Arc<SharedState>) 
 
 /// What a settled connection holds of the front.
 #[derive(Debug, Clone, Copy)]
-struct Settled {
+pub(super) struct Settled {
     shard: usize,
     conn: ConnId,
     origin: Origin,
     order: AcceptOrder,
 }
 
-fn connect(shared: &SharedState, device: &str, number: u64) -> Result<Settled, ConnectRefuseCause> {
+pub(super) fn connect(
+    shared: &SharedState,
+    device: &str,
+    number: u64,
+) -> Result<Settled, ConnectRefuseCause> {
     let peer: IpAddr = [192, 0, 2, 1].into();
     let unsettled = shared.admission.enter(Transport::Tcp, Spoken::Frames, Some(peer), false)?;
     let shard = shared.admission.settle()?;
