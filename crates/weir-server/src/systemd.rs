@@ -129,11 +129,13 @@ mod tests {
             let mut parts = [IoSliceMut::new(&mut text)];
             let count =
                 recvmsg(&manager, &mut parts, &mut ancillary, RecvFlags::empty()).unwrap().bytes;
-            let passed = ancillary.drain().filter_map(|message| match message {
-                RecvAncillaryMessage::ScmRights(passed) => Some(passed.count()),
-                _ => None,
-            });
-            (text[..count].to_vec(), passed.sum::<usize>())
+            let mut passed = 0;
+            for message in ancillary.drain() {
+                if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+                    passed += descriptors.count();
+                }
+            }
+            (text[..count].to_vec(), passed)
         });
         barrier(place).await.unwrap();
         assert_eq!(manager.await.unwrap(), (b"BARRIER=1".to_vec(), 1));

@@ -4,12 +4,12 @@ use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::UnixStream;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::lines::{Count, Line, Request};
 use crate::cli::UpgradeArgs;
@@ -55,14 +55,15 @@ pub(crate) async fn run(args: UpgradeArgs, file: Option<PathBuf>) -> Result<Exit
 
 /// Waits until the new process has its socket in its place, which is its last step.
 async fn answers(socket: &Path) -> io::Result<()> {
-    let began = Instant::now();
-    loop {
-        match UnixStream::connect(socket).await {
-            Ok(_) => return Ok(()),
-            Err(error) if began.elapsed() > ANSWER_PATIENCE => return Err(error),
-            Err(_) => sleep(ANSWER_INTERVAL).await,
+    let answers = async {
+        while UnixStream::connect(socket).await.is_err() {
+            sleep(ANSWER_INTERVAL).await;
         }
+    };
+    if timeout(ANSWER_PATIENCE, answers).await.is_err() {
+        UnixStream::connect(socket).await?;
     }
+    Ok(())
 }
 
 /// It serves already; a busy machine may delay the rest.

@@ -215,7 +215,8 @@ impl GatewayBuilder {
 
     async fn start_or_take_over(mut self) -> Result<Gateway, StartError> {
         let incoming = self.predecessor.take().map(Incoming::new);
-        match (self.start_now(incoming.as_ref()).await, incoming) {
+        let started = Box::pin(self.start_now(incoming.as_ref())).await;
+        match (started, incoming) {
             (Ok((gateway, rest)), Some(incoming)) => {
                 gateway.go_on(incoming, rest).await;
                 Ok(gateway)

@@ -119,14 +119,14 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::{Receiver, channel};
+    use std::sync::mpsc::{Receiver, sync_channel};
 
     use super::*;
 
     const SOON: Duration = Duration::from_secs(20);
 
     fn begin(link: Link) -> (Conversation, Receiver<Word>) {
-        let (heard, hears) = channel();
+        let (heard, hears) = sync_channel(64);
         let hear = move |word| heard.send(word).unwrap();
         (Conversation::begin(link, hear).unwrap(), hears)
     }
