@@ -236,6 +236,8 @@ pub(crate) struct PublishPlan {
     pub(crate) topic: String,
     /// Connections that publish: the first ones of all, up to this number.
     pub(crate) publishers: u32,
+    /// Of these, a share (0 to 1) that does not publish: those that drop at times.
+    pub(crate) except: f64,
     /// Messages a second from each of them.
     pub(crate) rate: f64,
     /// Messages from each of them.

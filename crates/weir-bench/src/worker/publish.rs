@@ -8,6 +8,7 @@ use weir_wire::format::Format;
 use weir_wire::hot::encode_ping_frame;
 
 use super::Worker;
+use super::conn::Phase;
 use super::publishing::Publishing;
 use crate::clock;
 use crate::protocol::{Answer, PublishPlan};
@@ -31,7 +32,9 @@ impl<W: Write> Worker<W> {
         let Some(publishing) = &mut self.publishing else { return Ok(()) };
         for _ in 0..BURST_MAX {
             let Some((index, frame)) = publishing.poll_frame(now) else { break };
-            let sent = self.conns[index].pass(frame);
+            let conn = &mut self.conns[index];
+            // Nothing comes before `Hello`.
+            let sent = if conn.phase == Phase::Settled { conn.pass(frame) } else { Ok(false) };
             publishing.handle_sent(index, sent == Ok(true));
             if let Err(error) = sent {
                 self.counter.note(format!("cannot publish: {error}"));
@@ -40,6 +43,9 @@ impl<W: Write> Worker<W> {
         for _ in 0..BURST_MAX {
             let Some(index) = publishing.poll_ping(now) else { break };
             let conn = &mut self.conns[index];
+            if conn.phase != Phase::Settled {
+                continue;
+            }
             let mut frame = Vec::new();
             encode_ping_frame(&clock::realtime_ns().to_be_bytes(), &mut frame);
             match conn.pass(&frame) {

@@ -8,7 +8,7 @@ use weir_wire::hot::{Payload, Publish};
 use crate::clock;
 use crate::payload::Header;
 use crate::protocol::{PublishPlan, PublishTally};
-use crate::stats::{real, whole};
+use crate::stats::{is_in_share, real, whole};
 
 /// The messages to publish, and the progress.
 #[derive(Debug)]
@@ -52,7 +52,11 @@ impl Publishing {
         let speakers = |among: &[bool]| -> Vec<usize> {
             (0..).zip(among).filter(|(_, speaks)| **speaks).map(|(index, _)| index).collect()
         };
-        let (publishers, pinging) = (speakers(&speaks[..here]), speakers(&speaks));
+        let (mut publishers, pinging) = (speakers(&speaks[..here]), speakers(&speaks));
+        let drops = |index: usize| {
+            is_in_share(first + u32::try_from(index).unwrap_or(u32::MAX), plan.except)
+        };
+        publishers.retain(|index| !drops(*index));
         let mut sent = numbers;
         sent.resize(sent.len().max(here), 0);
         let count = u32::try_from(publishers.len()).unwrap_or(u32::MAX);
@@ -151,6 +155,7 @@ mod tests {
         publishers: 5,
         rate: 2.0,
         count: 2,
+        except: 0.0,
         size: 32,
         pings: 0.0,
     };
@@ -210,5 +215,9 @@ mod tests {
         // Half a second of three pings a second, rounded.
         assert_eq!([(); 3].map(|()| publishing.poll_ping(late)), [Some(0), Some(2), None]);
         assert_eq!(publishing.poll_tally().unwrap().sent, [8, 0, 10]);
+        let plan = PublishPlan { except: 0.5, ..PLAN };
+        let mut publishing = schedule(&plan, 0, &[true; 4], Duration::ZERO);
+        let who: Vec<usize> = published(&mut publishing, late).iter().map(|it| it.0).collect();
+        assert_eq!(who, [0, 2, 0, 2], "who drops at times does not publish");
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use weir_wire::format::Format;
 
 use super::sink::{Insistent, Told};
 use crate::cli::UpgradeArgs;
@@ -14,7 +15,7 @@ use crate::protocol::{
 use crate::publish::{Published, Schedule};
 use crate::scenario::{ARRIVAL_PATIENCE, Setup, publish_beside};
 use crate::spawn::Target;
-use crate::stats::{real, whole};
+use crate::stats::{is_in_share, real, whole};
 use crate::tls::{TlsPlan, TlsVersion};
 use crate::worker::topic;
 use crate::workers::{Churned, Totals, Workers};
@@ -33,6 +34,8 @@ pub(super) struct Crowd {
     /// The topic to which devices publish, and their number.
     said: String,
     publishers: u32,
+    /// The share of connections that drop, and do not publish.
+    dropping: f64,
     connections: u32,
 }
 
@@ -106,6 +109,7 @@ impl Crowd {
         let kinds = [None, only(TlsVersion::Tls13), only(TlsVersion::Tls12)];
         let speakers_max = whole(args.publishes / EACH_PER_SECOND).max(1);
         let (mut groups, mut first, mut publishers) = (Vec::new(), 0, 0);
+        let dropping = args.resume.unwrap_or(0.0);
         for (tls, count) in kinds.into_iter().zip(shares(connections, args.tls)) {
             if count == 0 {
                 continue;
@@ -121,7 +125,7 @@ impl Crowd {
             let share = speakers_max * u64::from(count) / u64::from(connections);
             let share = u32::try_from(share)?.min(count / PER_PUBLISHER).max(1);
             let publishers_below = first + share;
-            publishers += speakers(&plan, first..publishers_below);
+            publishers += speakers(&plan, dropping, first..publishers_below);
             groups.push(Group { workers, publishers_below });
             first += count;
         }
@@ -147,6 +151,7 @@ impl Crowd {
             spoken: vec![0; connections as usize],
             said,
             publishers,
+            dropping,
             connections,
         })
     }
@@ -221,6 +226,7 @@ impl Crowd {
         let of = |group: &Group| PublishPlan {
             topic: self.said.clone(),
             publishers: group.publishers_below,
+            except: self.dropping,
             rate,
             count,
             size: load.size,
@@ -269,9 +275,10 @@ fn shares(connections: u32, tls: f64) -> [u32; 3] {
     [connections - all, all.div_ceil(2), all / 2]
 }
 
-/// Those of these connections that can send.
-fn speakers(plan: &OpenPlan, numbers: std::ops::Range<u32>) -> u32 {
-    let speak = numbers.filter(|number| plan.form_of(*number) != weir_wire::format::Format::Sse);
+/// Those of these connections that can send and do not drop.
+fn speakers(plan: &OpenPlan, dropping: f64, numbers: std::ops::Range<u32>) -> u32 {
+    let speak = numbers
+        .filter(|number| plan.form_of(*number) != Format::Sse && !is_in_share(*number, dropping));
     u32::try_from(speak.count()).unwrap_or(u32::MAX)
 }
 
