@@ -1,5 +1,7 @@
 //! A router, and shards that note what they are told. The router can be handed over.
 
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::timeout;
 use weir_engine::{Item, MessagePlace};
 use weir_wire::handover::v1 as export;
 
@@ -23,6 +25,7 @@ pub(super) struct Player {
     pub(super) heard: Vec<String>,
     /// What was sent early, and the parts as the other process reads them.
     pub(super) early: (SentRings, Vec<Vec<u8>>),
+    runtime: Arc<Runtime>,
 }
 
 pub(super) const SHARDS: usize = 3;
@@ -58,7 +61,9 @@ fn number(conn: ConnId) -> u64 {
 impl Player {
     pub(super) fn new(config: &Config) -> Player {
         let (router, budget, ends) = router_of(config, false);
+        let runtime = Builder::new_current_thread().enable_time().build().unwrap();
         Player {
+            runtime: Arc::new(runtime),
             config: config.clone(),
             router,
             budget,
@@ -194,10 +199,14 @@ impl Player {
     /// Tells watchers what there is to tell.
     pub(super) fn end_presence(&mut self) {
         for topic in self.router.take_presence() {
-            let mut telling = std::pin::pin!(self.router.tell_watchers(&topic));
-            // A shard takes something while it is waited for.
-            let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-            assert!(std::future::Future::poll(telling.as_mut(), &mut context).is_ready());
+            let router = Arc::clone(&self.router);
+            self.runtime.clone().block_on(async {
+                let mut telling = std::pin::pin!(router.tell_watchers(&topic));
+                // A shard takes something while it is waited for.
+                while timeout(Duration::from_millis(1), &mut telling).await.is_err() {
+                    self.step();
+                }
+            });
             self.router.end_presence(&topic);
         }
     }
