@@ -303,6 +303,7 @@ pub struct Lent {
 /// A request to hand everything over, made by [`Mailbox::hand_over`](crate::Mailbox::hand_over).
 pub struct HandOver {
     pub(crate) link: Link,
+    pub(crate) is_due: Box<dyn FnOnce() -> bool + Send>,
     pub(crate) take: Taker,
 }
 

@@ -281,11 +281,19 @@ impl Mailbox<OwnedFd> {
     /// Asks the shard to hand everything over: see [`Taker`]. `link` goes along; for a shard with
     /// descriptors of its own through the passage. The shard must be suspended.
     ///
+    /// Once the shard is at rest, it calls `is_due` on its own thread, and waits there. If that says
+    /// no, the shard stays suspended, and `take` is not called: nothing was exported in vain.
+    ///
     /// Errors: the link did not enter the passage, or the reserved queue is full. Unless the shard
     /// has ended, it may be asked again a moment later.
-    pub fn hand_over(&self, link: OwnedFd, take: Taker) -> Result<(), NotPassed> {
+    pub fn hand_over(
+        &self,
+        link: OwnedFd,
+        is_due: Box<dyn FnOnce() -> bool + Send>,
+        take: Taker,
+    ) -> Result<(), NotPassed> {
         let link = self.pass_link(link)?;
-        let asked = self.try_urgent(Urgent::HandOver(HandOver { link, take }));
+        let asked = self.try_urgent(Urgent::HandOver(HandOver { link, is_due, take }));
         asked.map_err(|Full(_)| NotPassed::Full)
     }
 

@@ -316,7 +316,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     }
 
     /// Hands everything over, if the shard is suspended and at rest.
-    pub(super) fn hand_over_to(&mut self, HandOver { link, take }: HandOver) {
+    pub(super) fn hand_over_to(&mut self, HandOver { link, is_due, take }: HandOver) {
         if !self.is_suspended || !self.is_at_rest() {
             take(Err(NotHandedOver::NotAtRest));
             return;
@@ -333,6 +333,9 @@ impl<N: Net, F: Front> Shard<N, F> {
             take(Err(NotHandedOver::NoDescriptor));
             return;
         };
+        if !is_due() {
+            return;
+        }
         let (mut shard, sockets) = self.export().encode();
         if let Some(lending) = &self.lending {
             for connection in &mut shard.connections {

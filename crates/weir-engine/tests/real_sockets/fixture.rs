@@ -95,7 +95,7 @@ fn write_the_fixture() {
         written.send(fs::write(path, handed.state)).expect("somebody waits");
         Keeper::Itself
     });
-    rig.engine.mailbox(0).hand_over(link.into(), take).expect("there is room");
+    rig.engine.mailbox(0).hand_over(link.into(), Box::new(|| true), take).expect("there is room");
     is_written.recv().expect("the shard answers").expect("the file can be written");
     drop((secure, slow));
 }

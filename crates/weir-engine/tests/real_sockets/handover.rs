@@ -57,6 +57,7 @@ impl Rig {
             let refusals = refusals.clone();
             let asked = self.engine.mailbox(shard).hand_over(
                 ours.into(),
+                Box::new(|| true),
                 Box::new(move |handed| match handed {
                     Ok((handed, link)) => {
                         // The other side may have gone.

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use tokio::runtime;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tracing::{error, warn};
-use weir_engine::{Keeper, Lender, Loan, Nanos, NotHandedOver, Taker, Urgent};
+use weir_engine::{HandedOver, Keeper, Lender, Loan, Nanos, NotHandedOver, Taker, Urgent};
 use weir_wire::ProstMessage as _;
 use weir_wire::handover::v1;
 use weir_wire::handover::v1::link_message::Kind as Message;
@@ -319,9 +320,9 @@ impl Outgoing {
             let (sending, sent) = sync_channel(1);
             let (keeper, decided) = sync_channel(1);
             let link = link.try_clone().map_err(NotMoved::because)?;
-            let take = taker(rested, goes, sending, decided);
+            let (is_due, take) = taker(rested, goes, sending, decided);
             let mailbox = self.shared.mailbox(shard);
-            if let Err(cause) = mailbox.hand_over(link, take) {
+            if let Err(cause) = mailbox.hand_over(link, is_due, take) {
                 return Err(NotMoved(format!("shard {shard} was not asked: {}", cause.name())));
             }
             match is_resting.recv_timeout(REST_PATIENCE) {
@@ -424,15 +425,22 @@ fn lend(link: &mut Option<Link>, loan: Loan<'_>, until: Nanos) -> Result<bool, N
     Ok(!loan.conns.is_empty())
 }
 
-/// Runs on the shard's thread. With descriptors of its own it must wake no task, so the channels are
-/// those of threads.
+/// Both run on the shard's thread. With descriptors of its own it must wake no task, so the channels
+/// are those of threads. The first waits until all shards are at rest, before anything is exported.
 fn taker(
     rested: SyncSender<Result<(), NotHandedOver>>,
     goes: Receiver<Nanos>,
     sending: SyncSender<Result<Sent, LinkError>>,
     decided: Receiver<Keeper>,
-) -> Taker {
-    Box::new(move |handed| {
+) -> (Box<dyn FnOnce() -> bool + Send>, Taker) {
+    let (tell, due) = (rested.clone(), Arc::new(AtomicU64::new(0)));
+    let until = Arc::clone(&due);
+    let is_due = Box::new(move || {
+        let goes = tell.send(Ok(())).is_ok().then(|| goes.recv().ok()).flatten();
+        due.store(goes.unwrap_or_default().0, Ordering::Relaxed);
+        goes.is_some()
+    });
+    let take = Box::new(move |handed: Result<(HandedOver<'_>, OwnedFd), NotHandedOver>| {
         let (handed, link) = match handed {
             Ok(handed) => handed,
             Err(cause) => {
@@ -440,16 +448,14 @@ fn taker(
                 return Keeper::Itself;
             }
         };
-        if rested.send(Ok(())).is_err() {
-            return Keeper::Itself;
-        }
-        let Ok(until) = goes.recv() else { return Keeper::Itself };
+        let until = Nanos(until.load(Ordering::Relaxed));
         let sent = Link::new(link).send_part(SHARD_PART, handed.state, handed.sockets, until);
         let size =
             Sent { bytes: handed.state.len() as u64, descriptors: handed.sockets.len() as u64 };
         let _ = sending.send(sent.map(|()| size));
         decided.recv().unwrap_or(Keeper::Itself)
-    })
+    });
+    (is_due, take)
 }
 
 #[expect(clippy::disallowed_methods, reason = "a thread of its own, which may block")]
