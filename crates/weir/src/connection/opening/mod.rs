@@ -146,9 +146,37 @@ async fn greet(
     is_proxied: bool,
 ) -> Result<Greeting, NotGreeted> {
     let mut deadline = Deadline::of(shared.config().connection.hello_timeout);
-    let (mut read_buffer, secured) =
-        arrive(shared, stream, unsettled, is_proxied, Spoken::Frames, &mut deadline).await?;
+    let first = hear_first(shared, stream, unsettled, is_proxied, &deadline);
+    let first = unless_draining(shared, first).await?;
+    // A handshake that has begun is finished: before its end a peer can be told nothing.
+    let secured = secure(shared, stream, Spoken::Frames, first, &mut deadline);
+    let (read_buffer, secured) = secured.await?;
     let identity = secured.and_then(|secured| secured.identity);
+    let greeting = hear_hello(shared, stream, (read_buffer, is_proxied), deadline, identity);
+    unless_draining(shared, greeting).await
+}
+
+/// The outcome, or the end if the gateway drains first.
+async fn unless_draining<T>(
+    shared: &SharedState,
+    heard: impl Future<Output = Result<T, NotGreeted>>,
+) -> Result<T, NotGreeted> {
+    let mut draining = shared.draining.subscribe();
+    tokio::select! {
+        heard = heard => heard,
+        // The shared state holds the sender, so this ends only by draining.
+        _ = draining.wait_for(|is_draining| *is_draining) => Err(CloseReason::Draining.into()),
+    }
+}
+
+/// Reads `Hello`.
+async fn hear_hello(
+    shared: &SharedState,
+    stream: &mut Stream,
+    (mut read_buffer, is_proxied): (ReadBuffer, bool),
+    deadline: Deadline,
+    identity: Option<String>,
+) -> Result<Greeting, NotGreeted> {
     let hello_bytes_max = shared.config().limits.hello_bytes_max();
     loop {
         // The PROXY signature may have come in pieces.
@@ -193,6 +221,18 @@ pub(crate) async fn arrive(
     spoken: Spoken,
     deadline: &mut Deadline,
 ) -> Result<(ReadBuffer, Option<Secured>), NotGreeted> {
+    let first = hear_first(shared, stream, unsettled, is_proxied, deadline).await?;
+    secure(shared, stream, spoken, first, deadline).await
+}
+
+/// Reads the PROXY header, or the first bytes.
+async fn hear_first(
+    shared: &SharedState,
+    stream: &mut Stream,
+    unsettled: &mut Unsettled,
+    is_proxied: bool,
+    deadline: &Deadline,
+) -> Result<ReadBuffer, NotGreeted> {
     let mut read_buffer = ReadBuffer::new(shared.engine().budget());
     if is_proxied {
         hear_proxy(stream, unsettled, &mut read_buffer, deadline).await?;
@@ -202,12 +242,22 @@ pub(crate) async fn arrive(
     if !is_proxied && proxy::is_signed(&read_buffer.bytes) {
         return Err(NotGreeted::TurnedAway(ConnectRefuseCause::ProxyHeader));
     }
+    Ok(read_buffer)
+}
+
+/// Makes the TLS handshake, where the listener has them.
+async fn secure(
+    shared: &SharedState,
+    stream: &mut Stream,
+    spoken: Spoken,
+    first: ReadBuffer,
+    deadline: &mut Deadline,
+) -> Result<(ReadBuffer, Option<Secured>), NotGreeted> {
     let Some(tls) = shared.tls.as_ref().filter(|_| stream.is_unsecured()) else {
-        return Ok((read_buffer, None));
+        return Ok((first, None));
     };
-    let received = mem::replace(&mut read_buffer, ReadBuffer::new(shared.engine().budget()));
-    let secured = tls.secure(stream, spoken, received, deadline).await?;
-    Ok((read_buffer, Some(secured)))
+    let secured = tls.secure(stream, spoken, first, deadline).await?;
+    Ok((ReadBuffer::new(shared.engine().budget()), Some(secured)))
 }
 
 /// Reads the PROXY header, which names the source.
