@@ -51,8 +51,9 @@ fn frames_that_wait_for_a_hook_move_and_ask_again() -> Result<()> {
     let again = asked(&hook)?;
     drop(first);
     allow(again)?;
+    // The device unsubscribes at once then, so it may hear the message, or not.
     let (mut published, mut pushed) = (0, 0);
-    for _ in 0..2 {
+    loop {
         match device.hear()? {
             Some(server_message::Kind::Published(told)) if told.request == 5 => published += 1,
             Some(server_message::Kind::Push(push)) => {
@@ -60,11 +61,10 @@ fn frames_that_wait_for_a_hook_move_and_ask_again() -> Result<()> {
                 ensure!(push.payload == text, "{push:?}");
                 pushed += 1;
             }
-            other => bail!("{other:?}"),
+            Some(server_message::Kind::Unsubscribed(_)) => break,
+            other => bail!("{other:?} after {published} answers and {pushed} messages"),
         }
     }
-    ensure!((published, pushed) == (1, 1));
-    let heard = device.hear()?;
-    ensure!(matches!(heard, Some(server_message::Kind::Unsubscribed(_))), "{heard:?}");
+    ensure!(published == 1 && pushed <= 1, "{published} answers and {pushed} messages");
     Ok(())
 }

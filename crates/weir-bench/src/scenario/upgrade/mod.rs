@@ -42,6 +42,8 @@ struct Round {
 /// Messages that a topic keeps: more than any client misses while it is away.
 const KEPT_SECONDS: f64 = 30.0;
 const KEPT_MIN: u64 = 100;
+/// The least that a gateway accepts: room for a message of the largest size.
+const KEPT_BYTES_MIN: u64 = 128 << 10;
 /// Bytes that a message may take in a ring beside its payload.
 const OVERHEAD_BYTES: u64 = 512;
 /// Part of the time between two upgrades that lies before one; if clients stall, their queues fill
@@ -147,7 +149,7 @@ impl Run {
 /// drop miss.
 fn settings(args: &UpgradeArgs, udp: SocketAddr) -> Result<Table> {
     let messages = whole(args.rate * KEPT_SECONDS).max(KEPT_MIN);
-    let bytes = messages * (args.size as u64 + OVERHEAD_BYTES);
+    let bytes = (messages * (args.size as u64 + OVERHEAD_BYTES)).max(KEPT_BYTES_MIN);
     let text = format!(
         "[[topic_classes]]\npattern = \"bench/*\"\npublish = [\"devices\", \"services\"]\n\
          retention_messages = {messages}\nretention_bytes = {bytes}\n\
