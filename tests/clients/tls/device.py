@@ -156,8 +156,8 @@ def large_frame_in_small_records(device):
         assert answers[PUBLISHED][1] == request
 
 
-def many_frames_in_one_record(device):
-    words = [f"{number:04}".encode() for number in range(1500)]
+def many_frames_in_one_record(device, count=1500):
+    words = [f"{number:04}".encode() for number in range(count)]
     device.say(b"".join(map(ping, words)))
     for word in words:
         assert device.hear(PONG)[1] == word
@@ -188,7 +188,7 @@ def step_by_step(device):
             push = device.hear(PUSH)
             assert (push[1], push[2]) == (b"news", b"%d" % next_number), (push, next_number)
             next_number += 1
-        many_frames_in_one_record(device)
+        many_frames_in_one_record(device, 50)
         device.say(publish("open/b", b"x" * 40_000, 1), record_bytes=997)
         assert device.hear(PUBLISHED)[1] == 1
         print(line, end="", flush=True)

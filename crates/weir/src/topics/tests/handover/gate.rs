@@ -135,16 +135,19 @@ fn what_changes_a_topic_is_refused_and_works_again() {
     player.end();
 }
 
-#[tokio::test]
-async fn whoever_waits_goes_on_when_the_router_serves_again() {
+#[test]
+fn whoever_waits_goes_on_when_the_router_serves_again() {
     let player = Player::new(&twin::config());
-    player.router.serving().await;
-    player.router.stand_still();
-    let router = Arc::clone(&player.router);
-    let waiting = tokio::spawn(async move { router.serving().await });
-    tokio::task::yield_now().await;
-    assert!(!waiting.is_finished());
-    player.router.resume_serving();
-    waiting.await.unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        player.router.serving().await;
+        player.router.stand_still();
+        let router = Arc::clone(&player.router);
+        let waiting = tokio::spawn(async move { router.serving().await });
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished());
+        player.router.resume_serving();
+        waiting.await.unwrap();
+    });
     player.end();
 }
