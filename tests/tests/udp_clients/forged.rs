@@ -113,6 +113,13 @@ fn socket_at(addr: SocketAddr) -> Result<UdpSocket> {
 /// A stranger does not push out the memory of what a device has published: its retry is no second message.
 #[test]
 fn strangers_do_not_make_a_retry_a_second_message() -> Result<()> {
+    // The memory has 256 shares, by hashes with random keys. Two devices seldom have the same one.
+    ensure!(is_remembered()? || is_remembered()?, "another device's flood made it forget");
+    Ok(())
+}
+
+/// Whether a new server still knows the device's message when another device has filled its memory.
+fn is_remembered() -> Result<bool> {
     const REMEMBERED: usize = 512;
     let server = Server::start_with_datagrams(&format!(
         "[udp]\nthreads = 1\nduplicates_max = {REMEMBERED}\nduplicate_window = \"60s\"\n\
@@ -140,9 +147,9 @@ fn strangers_do_not_make_a_retry_a_second_message() -> Result<()> {
     assert_eq!(udp(&server, "forgotten", "")?, 0.0);
     // Another device fills the memory with what was done, and pushes out its own alone.
     flood("other's", "published")?;
-    assert_eq!(device.ask(publish)?["published"]["messageId"], *first, "another device's flood");
+    let again = device.ask(publish)?;
     assert!(udp(&server, "forgotten", "")? > 0.0);
-    Ok(())
+    Ok(again["published"]["messageId"] == *first)
 }
 
 /// Forged signed tokens, more than may fail: they are refused before anything is computed, and the device whose token was
