@@ -10,6 +10,7 @@
 //!
 //! PROXY exists only behind a configured proxy, and TLS only on a listener with TLS.
 
+mod arrival;
 mod refused;
 mod upgraded;
 
@@ -36,7 +37,7 @@ use crate::base::frames;
 use crate::base::mailboxes::credit;
 use crate::base::model::Spoken;
 use crate::base::peer_charge::PeerCharge;
-use crate::base::proxy::{self, NoHeader};
+use crate::base::proxy;
 use crate::base::read_buffer::ReadBuffer;
 use crate::base::workers::behind_the_others;
 use crate::connection::farewell::{Farewell, turn_away};
@@ -45,8 +46,10 @@ use crate::core::adoptions::{NotAsked, Offer, Pending, Unasked};
 use crate::core::state::SharedState;
 use crate::limits::admission::Unsettled;
 use crate::observe::counters::ConnectRefuseCause;
+use crate::tls::NotSecured;
 use crate::tls::stream::{NotMovable, Parts, Stream};
-use crate::tls::{NotSecured, Secured};
+pub(crate) use arrival::arrive;
+use arrival::{hear_first, secure};
 use refused::{Named, RefusedOpening};
 pub(crate) use upgraded::{CallerIdentity, Upgraded, run_paired, run_upgraded};
 
@@ -208,80 +211,6 @@ async fn hear_hello(
                 | WireError::PingTooLarge(_),
             ) => return Err(CloseReason::Malformed.into()),
         }
-    }
-}
-
-/// Reads the PROXY header and makes the TLS handshake, where the listener has them. Returns the
-/// bytes that followed, and the result of the handshake.
-pub(crate) async fn arrive(
-    shared: &SharedState,
-    stream: &mut Stream,
-    unsettled: &mut Unsettled,
-    is_proxied: bool,
-    spoken: Spoken,
-    deadline: &mut Deadline,
-) -> Result<(ReadBuffer, Option<Secured>), NotGreeted> {
-    let first = hear_first(shared, stream, unsettled, is_proxied, deadline).await?;
-    secure(shared, stream, spoken, first, deadline).await
-}
-
-/// Reads the PROXY header, or the first bytes.
-async fn hear_first(
-    shared: &SharedState,
-    stream: &mut Stream,
-    unsettled: &mut Unsettled,
-    is_proxied: bool,
-    deadline: &Deadline,
-) -> Result<ReadBuffer, NotGreeted> {
-    let mut read_buffer = ReadBuffer::new(shared.engine().budget());
-    if is_proxied {
-        hear_proxy(stream, unsettled, &mut read_buffer, deadline).await?;
-    } else {
-        read_more(&mut read_buffer, stream, deadline).await?;
-    }
-    if !is_proxied && proxy::is_signed(&read_buffer.bytes) {
-        return Err(NotGreeted::TurnedAway(ConnectRefuseCause::ProxyHeader));
-    }
-    Ok(read_buffer)
-}
-
-/// Makes the TLS handshake, where the listener has them.
-async fn secure(
-    shared: &SharedState,
-    stream: &mut Stream,
-    spoken: Spoken,
-    first: ReadBuffer,
-    deadline: &mut Deadline,
-) -> Result<(ReadBuffer, Option<Secured>), NotGreeted> {
-    let Some(tls) = shared.tls.as_ref().filter(|_| stream.is_unsecured()) else {
-        return Ok((first, None));
-    };
-    let secured = tls.secure(stream, spoken, first, deadline).await?;
-    Ok((ReadBuffer::new(shared.engine().budget()), Some(secured)))
-}
-
-/// Reads the PROXY header, which names the source.
-async fn hear_proxy(
-    stream: &mut Stream,
-    unsettled: &mut Unsettled,
-    read_buffer: &mut ReadBuffer,
-    deadline: &Deadline,
-) -> Result<(), NotGreeted> {
-    let announced = loop {
-        match proxy::decode(&read_buffer.bytes) {
-            Ok(Some(announced)) => break announced,
-            Ok(None) => read_more(read_buffer, stream, deadline).await?,
-            // An operator may list a network that is no proxy by mistake. Its devices must be able
-            // to come back, so the reason is not `malformed`.
-            Err(NoHeader) => {
-                return Err(NotGreeted::TurnedAway(ConnectRefuseCause::ProxyHeader));
-            }
-        }
-    };
-    read_buffer.consume(announced.bytes);
-    match announced.source.or(unsettled.addr()) {
-        Some(source) => unsettled.count_source(source).map_err(NotGreeted::TurnedAway),
-        None => Ok(()),
     }
 }
 

@@ -1,0 +1,86 @@
+//! What comes before `Hello`: the PROXY header and the TLS handshake.
+
+use super::{NotGreeted, read_more};
+use crate::base::deadline::Deadline;
+use crate::base::model::Spoken;
+use crate::base::proxy::{self, NoHeader};
+use crate::base::read_buffer::ReadBuffer;
+use crate::core::state::SharedState;
+use crate::limits::admission::Unsettled;
+use crate::observe::counters::ConnectRefuseCause;
+use crate::tls::Secured;
+use crate::tls::stream::Stream;
+
+/// Reads the PROXY header and makes the TLS handshake, where the listener has them. Returns the
+/// bytes that followed, and the result of the handshake.
+pub(crate) async fn arrive(
+    shared: &SharedState,
+    stream: &mut Stream,
+    unsettled: &mut Unsettled,
+    is_proxied: bool,
+    spoken: Spoken,
+    deadline: &mut Deadline,
+) -> Result<(ReadBuffer, Option<Secured>), NotGreeted> {
+    let first = hear_first(shared, stream, unsettled, is_proxied, deadline).await?;
+    secure(shared, stream, spoken, first, deadline).await
+}
+
+/// Reads the PROXY header, or the first bytes.
+pub(super) async fn hear_first(
+    shared: &SharedState,
+    stream: &mut Stream,
+    unsettled: &mut Unsettled,
+    is_proxied: bool,
+    deadline: &Deadline,
+) -> Result<ReadBuffer, NotGreeted> {
+    let mut read_buffer = ReadBuffer::new(shared.engine().budget());
+    if is_proxied {
+        hear_proxy(stream, unsettled, &mut read_buffer, deadline).await?;
+    } else {
+        read_more(&mut read_buffer, stream, deadline).await?;
+    }
+    if !is_proxied && proxy::is_signed(&read_buffer.bytes) {
+        return Err(NotGreeted::TurnedAway(ConnectRefuseCause::ProxyHeader));
+    }
+    Ok(read_buffer)
+}
+
+/// Makes the TLS handshake, where the listener has them.
+pub(super) async fn secure(
+    shared: &SharedState,
+    stream: &mut Stream,
+    spoken: Spoken,
+    first: ReadBuffer,
+    deadline: &mut Deadline,
+) -> Result<(ReadBuffer, Option<Secured>), NotGreeted> {
+    let Some(tls) = shared.tls.as_ref().filter(|_| stream.is_unsecured()) else {
+        return Ok((first, None));
+    };
+    let secured = tls.secure(stream, spoken, first, deadline).await?;
+    Ok((ReadBuffer::new(shared.engine().budget()), Some(secured)))
+}
+
+/// Reads the PROXY header, which names the source.
+async fn hear_proxy(
+    stream: &mut Stream,
+    unsettled: &mut Unsettled,
+    read_buffer: &mut ReadBuffer,
+    deadline: &Deadline,
+) -> Result<(), NotGreeted> {
+    let announced = loop {
+        match proxy::decode(&read_buffer.bytes) {
+            Ok(Some(announced)) => break announced,
+            Ok(None) => read_more(read_buffer, stream, deadline).await?,
+            // An operator may list a network that is no proxy by mistake. Its devices must be able
+            // to come back, so the reason is not `malformed`.
+            Err(NoHeader) => {
+                return Err(NotGreeted::TurnedAway(ConnectRefuseCause::ProxyHeader));
+            }
+        }
+    };
+    read_buffer.consume(announced.bytes);
+    match announced.source.or(unsettled.addr()) {
+        Some(source) => unsettled.count_source(source).map_err(NotGreeted::TurnedAway),
+        None => Ok(()),
+    }
+}
