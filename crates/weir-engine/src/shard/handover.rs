@@ -19,7 +19,7 @@ use super::resumes::Resumes;
 use super::tls_table::TakenOut;
 use super::tls_table::TlsTable;
 use super::{Shard, key_of};
-use crate::command::{Front, HandOver, HandedOver, Keeper, Link, NotHandedOver, Taken};
+use crate::command::{Front, HandOver, HandedOver, Keeper, NotHandedOver, Taken};
 use crate::handover::{
     BlockExport, ConnectionExport, Inner, MessageExport, OutboxExport, ShardExport, TlsExport,
 };
@@ -321,15 +321,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             take(Err(NotHandedOver::NotAtRest));
             return;
         }
-        let link = match link {
-            Link::Here(link) => Ok(link),
-            Link::Passed(passed) => {
-                let taken = self.net.take_link(passed);
-                self.inbox.note_taken(passed);
-                taken
-            }
-        };
-        let Ok(link) = link else {
+        let Some(link) = self.take_link(link) else {
             take(Err(NotHandedOver::NoDescriptor));
             return;
         };

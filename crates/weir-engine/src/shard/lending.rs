@@ -41,21 +41,25 @@ impl Lending {
 
 impl<N: Net, F: Front> Shard<N, F> {
     pub(super) fn begin_lending(&mut self, Lend { link, mut lender }: Lend) {
-        let link = match link {
-            Link::Here(link) => Ok(link),
-            Link::Passed(passed) => {
-                let taken = self.net.take_link(passed);
-                self.inbox.note_taken(passed);
-                taken
-            }
-        };
-        let Ok(link) = link else {
+        let Some(link) = self.take_link(link) else {
             lender(Err(NotHandedOver::NoDescriptor));
             return;
         };
         self.net.set_lent(true);
         let lent = HashSet::default();
         self.lending = Some(Lending { link, lender: Some(lender), next: 0, lent });
+    }
+
+    /// The descriptor in this shard's table; `None`: the table has no room.
+    pub(super) fn take_link(&mut self, link: Link) -> Option<OwnedFd> {
+        match link {
+            Link::Here(link) => Some(link),
+            Link::Passed(passed) => {
+                let taken = self.net.take_link(passed);
+                self.inbox.note_taken(passed);
+                taken.ok()
+            }
+        }
     }
 
     /// Nobody takes over.
