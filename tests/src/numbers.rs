@@ -13,16 +13,16 @@ use crate::admin::Answer;
 use crate::device::Device;
 use crate::wait::{PATIENCE, now, rest};
 
-/// Publishes numbers to `feed/a`, one after the other, until it is told to stop. A refused one is
-/// sent again.
+/// A thread that publishes numbers, one after the other, until it is told to stop.
 pub struct Numbers {
     stop: Arc<AtomicBool>,
-    thread: JoinHandle<Result<u64>>,
     sent: Arc<AtomicU64>,
+    thread: JoinHandle<Result<()>>,
 }
 
 impl Numbers {
-    /// Begins to publish over an admin API, as fast as that answers.
+    /// Publishes numbers to `feed/a` over an admin API, as fast as that answers. A refused one is
+    /// sent again.
     pub fn start(admin: SocketAddr) -> Numbers {
         Self::start_with(admin, || ())
     }
@@ -33,38 +33,53 @@ impl Numbers {
     }
 
     fn start_with(admin: SocketAddr, between: fn()) -> Numbers {
+        Self::start_by(move |number| {
+            let Some(number) = number else { return Ok(()) };
+            let message = json!({"topic": "feed/a", "text": number.to_string(), "key": "k"});
+            let (body, deadline) = (json!({"messages": [message]}).to_string(), now() + PATIENCE);
+            loop {
+                let answer = Answer::post(admin, "/v1/publish", &body);
+                between();
+                match answer {
+                    Ok(answer) if answer.status == 200 && !answer.body.contains("\"error\"") => {
+                        return Ok(());
+                    }
+                    // While nobody serves, the answer says when to come again.
+                    answer => ensure!(now() < deadline, "{number} is not accepted: {answer:?}"),
+                }
+            }
+        })
+    }
+
+    /// Begins to call `publish` with each number, until it fails, and with `None` at the end.
+    pub fn start_by(
+        mut publish: impl FnMut(Option<u64>) -> Result<()> + Send + 'static,
+    ) -> Numbers {
         let (stop, sent) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
         let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&sent));
         let thread = std::thread::spawn(move || {
             let mut number = 0;
             while !stopped.load(Ordering::Relaxed) {
-                let message = json!({"topic": "feed/a", "text": number.to_string(), "key": "k"});
-                let body = json!({"messages": [message]}).to_string();
-                // While nobody serves, the answer says when to come again.
-                if let Ok(answer) = Answer::post(admin, "/v1/publish", &body)
-                    && answer.status == 200
-                    && !answer.body.contains("\"error\"")
-                {
-                    number += 1;
-                    counted.store(number, Ordering::Relaxed);
-                }
-                between();
+                publish(Some(number))?;
+                number += 1;
+                counted.store(number, Ordering::Relaxed);
             }
-            Ok(number)
+            publish(None)
         });
-        Numbers { stop, thread, sent }
+        Numbers { stop, sent, thread }
     }
 
     /// Returns how many it has published.
     pub fn finish(self) -> Result<u64> {
         self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().map_err(|_| anyhow!("the publisher has failed"))?
+        self.thread.join().map_err(|_| anyhow!("the publisher has failed"))??;
+        Ok(self.sent.load(Ordering::Relaxed))
     }
 
-    /// Waits until so many more are published.
+    /// Waits until so many more are published. Why none are shows in [`Numbers::finish`].
     pub fn await_more(&self, count: u64) -> Result<()> {
         let (until, deadline) = (self.sent.load(Ordering::Relaxed) + count, now() + PATIENCE);
-        while self.sent.load(Ordering::Relaxed) < until {
+        while self.sent.load(Ordering::Relaxed) < until && !self.thread.is_finished() {
             ensure!(now() < deadline, "nothing is published any more");
             rest();
         }

@@ -1,55 +1,19 @@
 //! The file of notices changes hands in upgrades: nothing is lost, and nothing is told twice.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
-
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Result, ensure};
 use serde_json::Value;
-use weir_tests::{Answer, Device, PATIENCE, Server, now, rest, upgrade};
+use weir_tests::{Answer, Device, Numbers, Server, upgrade};
 
 use super::receiver::Receiver;
 use super::{ALL, config, publish, start};
 
-/// A device that publishes numbers, one after the other, until it is told to stop.
-struct Publisher {
-    stop: Arc<AtomicBool>,
-    sent: Arc<AtomicU64>,
-    thread: JoinHandle<Result<()>>,
-}
-
-impl Publisher {
-    fn start(server: &Server) -> Result<Publisher> {
-        let mut device = Device::greet(server.tcp, "numbers", &[])?;
-        let (stop, sent) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
-        let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&sent));
-        let thread = std::thread::spawn(move || {
-            while !stopped.load(Ordering::Relaxed) {
-                let number = counted.load(Ordering::Relaxed);
-                publish(&mut device, "t/numbers", &number.to_string())?;
-                counted.store(number + 1, Ordering::Relaxed);
-            }
-            Ok(())
-        });
-        Ok(Publisher { stop, sent, thread })
-    }
-
-    /// Waits until so many more are published.
-    fn await_more(&self, count: u64) -> Result<()> {
-        let (until, deadline) = (self.sent.load(Ordering::Relaxed) + count, now() + PATIENCE);
-        while self.sent.load(Ordering::Relaxed) < until && !self.thread.is_finished() {
-            ensure!(now() < deadline, "nothing is published any more");
-            rest();
-        }
-        Ok(())
-    }
-
-    /// Returns how many it has published.
-    fn finish(self) -> Result<u64> {
-        self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().map_err(|_| anyhow!("the publisher has failed"))??;
-        Ok(self.sent.load(Ordering::Relaxed))
-    }
+/// A device that publishes numbers.
+fn numbers(server: &Server) -> Result<Numbers> {
+    let mut device = Device::greet(server.tcp, "numbers", &[])?;
+    Ok(Numbers::start_by(move |number| match number {
+        Some(number) => publish(&mut device, "t/numbers", &number.to_string()).map(drop),
+        None => Ok(()),
+    }))
 }
 
 fn is_of(notice: &Value, event: &str, device: &str) -> bool {
@@ -62,7 +26,7 @@ fn numbered_notices_go_through_upgrades_each_once_and_in_order() -> Result<()> {
     receiver.start()?;
     let (server, _directory) = start(&config(&receiver, ALL))?;
     let stays = Device::greet(server.tcp, "stays", &["t/room"])?;
-    let publisher = Publisher::start(&server)?;
+    let publisher = numbers(&server)?;
     let mut newest = None;
     for round in 0..2 {
         publisher.await_more(50)?;

@@ -2,13 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::{Value, json};
-use weir_tests::{Answer, Device, PATIENCE, Redis, Server, now, rest};
+use weir_tests::{Answer, Device, Numbers, PATIENCE, Redis, Server, now, rest};
 use weir_wire::v1::{Ping, Publish, client_message, publish, push, server_message};
 
 use super::upgrade;
@@ -51,66 +49,34 @@ const TARGETS: [(&str, &str, &str); 4] = [
 const END: &str = "end";
 const PROBE: &str = "probe";
 
-/// What publishes numbers, one after the other, until it is told to stop.
-struct Publisher {
-    stop: Arc<AtomicBool>,
-    sent: Arc<AtomicU64>,
-    thread: JoinHandle<Result<()>>,
+/// `publish` publishes a text under a number, and the end last.
+fn start(mut publish: impl FnMut(u64, &str) -> Result<()> + Send + 'static) -> Numbers {
+    let mut next = 0;
+    Numbers::start_by(move |number| {
+        let Some(number) = number else { return publish(next, END) };
+        next = number + 1;
+        publish(number, &number.to_string())
+    })
 }
 
-impl Publisher {
-    /// `publish` publishes a text under a number.
-    fn start(mut publish: impl FnMut(u64, &str) -> Result<()> + Send + 'static) -> Publisher {
-        let (stop, sent) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
-        let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&sent));
-        let thread = thread::spawn(move || {
-            for number in 0.. {
-                if stopped.load(Ordering::Relaxed) {
-                    return publish(number, END);
-                }
-                publish(number, &number.to_string())?;
-                counted.store(number + 1, Ordering::Relaxed);
-            }
-            Ok(())
-        });
-        Publisher { stop, sent, thread }
-    }
-
-    /// At a node, to every target.
-    fn at(name: &'static str, admin: SocketAddr) -> Publisher {
-        Self::start(move |number, text| {
-            for (target, key, value) in TARGETS {
-                let value = if key == "all" { json!(true) } else { json!(value) };
-                let message = json!({key: value, "text": format!("{name} {target} {text}")});
-                publish_once(admin, &format!("{name}-{target}-{number}"), &message)?;
-            }
-            Ok(())
-        })
-    }
-
-    /// A device, which waits for each answer.
-    fn of(mut device: Device) -> Publisher {
-        Self::start(move |number, text| {
-            let text = format!("device live {text}");
-            publish_by(&mut device, u32::try_from(number + 1)?, "live/x", &text)
-        })
-    }
-
-    /// Waits until so many more are published.
-    fn await_more(&self, count: u64) -> Result<()> {
-        let (until, deadline) = (self.sent.load(Ordering::Relaxed) + count, now() + PATIENCE);
-        while self.sent.load(Ordering::Relaxed) < until && !self.thread.is_finished() {
-            ensure!(now() < deadline, "nothing is published any more");
-            rest();
+/// At a node, to every target.
+fn numbers_at(name: &'static str, admin: SocketAddr) -> Numbers {
+    start(move |number, text| {
+        for (target, key, value) in TARGETS {
+            let value = if key == "all" { json!(true) } else { json!(value) };
+            let message = json!({key: value, "text": format!("{name} {target} {text}")});
+            publish_once(admin, &format!("{name}-{target}-{number}"), &message)?;
         }
         Ok(())
-    }
+    })
+}
 
-    fn finish(self) -> Result<u64> {
-        self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().map_err(|_| anyhow!("a publisher has failed"))??;
-        Ok(self.sent.load(Ordering::Relaxed))
-    }
+/// A device, which waits for each answer.
+fn numbers_of(mut device: Device) -> Numbers {
+    start(move |number, text| {
+        let text = format!("device live {text}");
+        publish_by(&mut device, u32::try_from(number + 1)?, "live/x", &text)
+    })
 }
 
 /// Publishes under a key. What has no good answer is sent again.
@@ -227,9 +193,9 @@ fn a_node_is_upgraded_twice_and_no_node_notices() -> Result<()> {
     };
     let hearing = [hear(at_a, "at a", streams(true)), hear(at_b, "at b", streams(false))];
     let publishers = [
-        Publisher::at("a", a.admin),
-        Publisher::at("b", b.admin),
-        Publisher::of(Device::greet(a.tcp, "publisher", &[])?),
+        numbers_at("a", a.admin),
+        numbers_at("b", b.admin),
+        numbers_of(Device::greet(a.tcp, "publisher", &[])?),
     ];
     let mut newest = None;
     for _ in 0..2 {
@@ -238,7 +204,7 @@ fn a_node_is_upgraded_twice_and_no_node_notices() -> Result<()> {
         drop(newest.replace(process));
         publishers.iter().try_for_each(|publisher| publisher.await_more(10))?;
     }
-    let counts = publishers.map(Publisher::finish).into_iter().collect::<Result<Vec<u64>>>()?;
+    let counts = publishers.map(Numbers::finish).into_iter().collect::<Result<Vec<u64>>>()?;
     ensure!(counts.iter().all(|count| *count >= 40), "{counts:?}");
     let mut devices = Vec::new();
     for heard in hearing {

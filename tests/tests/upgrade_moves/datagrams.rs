@@ -2,24 +2,13 @@
 //! gets the answer of before.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use serde_json::{Value, json};
-use weir_tests::{Datagrams, Events, PATIENCE, Server, now, rest, upgrade};
+use weir_tests::{Datagrams, Events, Numbers, PATIENCE, Server, now, upgrade};
 
 use super::RETAINED;
-
-/// A device that publishes numbers, one after the other, until it is told to stop. A datagram
-/// without an answer is sent again.
-struct Meter {
-    stop: Arc<AtomicBool>,
-    sent: Arc<AtomicU64>,
-    thread: JoinHandle<Result<()>>,
-}
 
 fn numbered(topic: &str, number: u64) -> String {
     let publish = json!({"topic": topic, "text": number.to_string()});
@@ -42,41 +31,16 @@ fn ask(client: &Datagrams, datagram: &str, id: u64) -> Result<Value> {
     Err(anyhow!("no answer to {datagram}"))
 }
 
-impl Meter {
-    fn start(udp: SocketAddr, topic: String) -> Result<Meter> {
-        let client = Datagrams::new(udp)?;
-        let (stop, sent) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
-        let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&sent));
-        let thread = std::thread::spawn(move || {
-            let mut number = 0;
-            while !stopped.load(Ordering::Relaxed) {
-                let answer = ask(&client, &numbered(&topic, number), number)?;
-                let offset = (number + 1).to_string();
-                ensure!(answer["published"]["offset"] == offset, "{answer} to {number}");
-                number += 1;
-                counted.store(number, Ordering::Relaxed);
-            }
-            Ok(())
-        });
-        Ok(Meter { stop, sent, thread })
-    }
-
-    /// Waits until so many more are published.
-    fn await_more(&self, count: u64) -> Result<()> {
-        let (until, deadline) = (self.sent.load(Ordering::Relaxed) + count, now() + PATIENCE);
-        while self.sent.load(Ordering::Relaxed) < until && !self.thread.is_finished() {
-            ensure!(now() < deadline, "nothing is published any more");
-            rest();
-        }
+/// A device that publishes numbers. A datagram without an answer is sent again.
+fn meter(udp: SocketAddr, topic: String) -> Result<Numbers> {
+    let client = Datagrams::new(udp)?;
+    Ok(Numbers::start_by(move |number| {
+        let Some(number) = number else { return Ok(()) };
+        let answer = ask(&client, &numbered(&topic, number), number)?;
+        let offset = (number + 1).to_string();
+        ensure!(answer["published"]["offset"] == offset, "{answer} to {number}");
         Ok(())
-    }
-
-    /// Returns how many it has published.
-    fn finish(self) -> Result<u64> {
-        self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().map_err(|_| anyhow!("the meter has failed"))??;
-        Ok(self.sent.load(Ordering::Relaxed))
-    }
+    }))
 }
 
 #[test]
@@ -88,8 +52,8 @@ fn each_datagram_is_carried_out_once() -> Result<()> {
     let addrs: Vec<SocketAddr> = server.udp.into_iter().chain(server.udp_v6).collect();
     // Their ports choose the sockets.
     let topic = |number: usize| format!("feed/{number}");
-    let meters = (0..4).map(|number| Meter::start(addrs[number % addrs.len()], topic(number)));
-    let meters: Vec<Meter> = meters.collect::<Result<_>>()?;
+    let meters = (0..4).map(|number| meter(addrs[number % addrs.len()], topic(number)));
+    let meters: Vec<Numbers> = meters.collect::<Result<_>>()?;
     let old = Datagrams::new(server.udp_addr()?)?;
     let first = numbered("feed/old", 0);
     let published = ask(&old, &first, 0)?;
