@@ -8,6 +8,8 @@
 //! What only the broker can tell is asked anew: the new process joins all topics of the cluster that
 //! the old one followed, and reads what was published meanwhile. Its members and its attendance are
 //! told again. Watchers of topics of the cluster hear that they may have missed something.
+//!
+//! [`Router::stand_still`]: super::Router::stand_still
 
 mod export;
 mod gate;
