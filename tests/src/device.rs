@@ -60,6 +60,34 @@ impl Device {
         Ok(device)
     }
 
+    /// Begins the same with TLS 1.3, and hears all that the server says in the handshake. Its own last
+    /// words wait for [`Device::end_handshake`].
+    pub fn begin_tls(addr: SocketAddr, config: &Arc<ClientConfig>) -> Result<Device> {
+        let mut device = Self::over(TcpStream::connect_timeout(&addr, PATIENCE)?)?;
+        let Channel::Plain(socket) = device.channel else { bail!("it begins without TLS") };
+        let name = ServerName::try_from("localhost")?;
+        let tls = ClientConnection::new(Arc::clone(config), name)?;
+        let mut stream = StreamOwned::new(tls, socket);
+        stream.conn.write_tls(&mut stream.sock)?;
+        while stream.conn.is_handshaking() {
+            if stream.conn.read_tls(&mut stream.sock)? == 0 {
+                bail!("the server has ended amid the handshake");
+            }
+            stream.conn.process_new_packets()?;
+        }
+        device.channel = Channel::Tls(Box::new(stream));
+        Ok(device)
+    }
+
+    /// Says the last words of the handshake.
+    pub fn end_handshake(&mut self) -> Result<()> {
+        let Channel::Tls(stream) = &mut self.channel else { bail!("without TLS there is none") };
+        while stream.conn.wants_write() {
+            stream.conn.write_tls(&mut stream.sock)?;
+        }
+        Ok(())
+    }
+
     fn over(stream: TcpStream) -> Result<Device> {
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_nodelay(true)?;

@@ -28,6 +28,8 @@ mod configuration;
 mod datagrams;
 #[path = "upgrade_moves/formats.rs"]
 mod formats;
+#[path = "upgrade_moves/handshakes.rs"]
+mod handshakes;
 #[path = "upgrade_moves/hooks.rs"]
 mod hooks;
 #[path = "upgrade_moves/publishers.rs"]

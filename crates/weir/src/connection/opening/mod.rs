@@ -64,13 +64,7 @@ pub(crate) async fn run(
     mut unsettled: Unsettled,
     is_proxied: bool,
 ) {
-    let mut draining = shared.draining.subscribe();
-    let greeted = tokio::select! {
-        greeted = greet(&shared, &mut stream, &mut unsettled, is_proxied) => greeted,
-        // The shared state holds the sender, so this ends only by draining.
-        _ = draining.wait_for(|is_draining| *is_draining) => Err(CloseReason::Draining.into()),
-    };
-    let refused = match greeted {
+    let refused = match greet(&shared, &mut stream, &mut unsettled, is_proxied).await {
         Ok(greeting) => settle(&shared, stream, greeting, unsettled).await,
         Err(NotGreeted::TurnedAway(cause)) => {
             // A source over its limits gets no linger, because other connections wait for its
