@@ -232,7 +232,7 @@ impl Dispatcher {
     /// Whether nothing is left to do but what another process can do: ask hooks again, and have
     /// tokens shown again.
     fn is_movable(&self) -> bool {
-        self.jobs.is_empty() && self.waiting.is_movable()
+        self.jobs.is_empty()
     }
 
     /// What another process needs to go on.

@@ -15,7 +15,9 @@ use tracing::error;
 use weir_engine::handover::NotUnderstood;
 use weir_engine::{ConnId, Keeper, Taken};
 use weir_wire::handover::v1;
+use weir_wire::handover::v1::waiting_frame::What as Waits;
 
+use super::ended::Ended;
 use super::terms::Terms;
 use super::{Asker, Dispatcher, Results, What};
 use crate::base::handover::refused;
@@ -35,7 +37,8 @@ pub(crate) struct TakenTerms {
 }
 
 impl TakenTerms {
-    /// Makes them of what was handed over; `taken` are the connections of this shard.
+    /// Makes them of what was handed over; `taken` are the connections of this shard. Those that
+    /// have ended count until their ends are carried out.
     pub(crate) fn import(
         shared: &SharedState,
         (shard, taken): (usize, &[Taken]),
@@ -43,17 +46,7 @@ impl TakenTerms {
     ) -> Result<TakenTerms, NotUnderstood> {
         let mut terms = Terms::new(shared.config().auth.expiring_notice);
         let refreshing = terms.import(&exported, shard, |grant| shared.auth.share(grant))?;
-        let mut askers = HashMap::new();
-        if !exported.waiting.is_empty() {
-            askers.extend(taken.iter().map(|taken| (taken.id, taken)));
-        }
-        let what = |v1::WaitingFrame { conn, what }| {
-            let asker = askers.get(&ConnId::from_u64(conn));
-            let Taken { id, device, origin, .. } =
-                asker.ok_or_else(|| refused("terms.waiting: an unknown connection", conn))?;
-            What::import(what, Asker { conn: *id, device: *device, origin: *origin })
-        };
-        let waiting = exported.waiting.into_iter().map(what).collect::<Result<_, _>>()?;
+        let waiting = waiting(shared, (shard, taken), exported.waiting)?;
         Ok(TakenTerms { terms, refreshing, waiting })
     }
 
@@ -63,6 +56,42 @@ impl TakenTerms {
         refreshing.into_iter().for_each(|conn| dispatcher.ask_for_token_again(conn));
         waiting.into_iter().for_each(|what| dispatcher.receive_moved(what));
     }
+}
+
+/// What has waited in another process.
+fn waiting(
+    shared: &SharedState,
+    (shard, taken): (usize, &[Taken]),
+    exported: Vec<v1::WaitingFrame>,
+) -> Result<Vec<What>, NotUnderstood> {
+    if exported.is_empty() {
+        return Ok(Vec::new());
+    }
+    let asker =
+        |&Taken { id, device, origin, .. }: &Taken| (id, Asker { conn: id, device, origin });
+    let open = taken.iter().filter(|taken| !taken.is_closing);
+    let mut askers: HashMap<ConnId, Asker> = open.map(asker).collect();
+    // No shard tells of those that have ended.
+    for v1::WaitingFrame { conn, what } in &exported {
+        let Some(Waits::Ended(ended)) = what else { continue };
+        let asker = Ended::asker(ended, ConnId::from_u64(*conn), shard)?;
+        if askers.insert(asker.conn, asker).is_some() {
+            return Err(refused("terms.waiting: the end of an open or ended connection", *conn));
+        }
+        shared.take_over(shard, asker.origin)?;
+    }
+    let knows = |topic| shared.router.knows(topic);
+    let what = |v1::WaitingFrame { conn, what }| {
+        let id = ConnId::from_u64(conn);
+        // Nothing comes behind the end.
+        let asker = match &what {
+            Some(Waits::Ended(_)) => askers.remove(&id),
+            Some(Waits::Frame(_) | Waits::First(_)) | None => askers.get(&id).copied(),
+        };
+        let asker = asker.ok_or_else(|| refused("terms.waiting: an unknown connection", conn))?;
+        What::import(what, asker, knows)
+    };
+    exported.into_iter().map(what).collect()
 }
 
 /// Takes and carries out the reports of one shard until the shard has stopped.
@@ -184,3 +213,115 @@ const ANSWERS_PATIENCE: Duration = Duration::from_millis(10);
 /// The pause before a credit is tried again; a turn of a busy shard takes about as long.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(16);
+
+#[cfg(test)]
+mod tests {
+    use weir_engine::{DeviceRef, Origin, Transport};
+    use weir_wire::format::Format;
+    use weir_wire::v1::client_message::Kind;
+    use weir_wire::v1::{ClientMessage, Publish, publish};
+    use weir_wire::{CloseReason, ProstMessage};
+
+    use super::*;
+    use crate::base::config::{Actor, TopicClass};
+    use crate::base::model::Spoken;
+    use crate::topics::{Found, Range, Subscriber};
+    use crate::{Config, Gateway};
+
+    /// A gateway for one connection, which retains what devices publish in `t`.
+    async fn start() -> (Gateway, Arc<SharedState>) {
+        let mut config = Config::default();
+        config.listen.tcp = vec!["127.0.0.1:0".parse().unwrap()];
+        (config.listen.udp, config.listen.http, config.listen.admin) = (vec![], vec![], None);
+        config.threads.shards = 1;
+        config.threads.pin = false;
+        config.connection.drain_timeout = Duration::ZERO;
+        config.memory.budget_bytes = 16 << 20;
+        config.limits.connections_max = 1;
+        config.limits.connections_per_source_max = 1;
+        config.topic_classes = vec![TopicClass {
+            pattern: "t".to_owned(),
+            retention_messages: 10,
+            publish: vec![Actor::Devices],
+            ..Default::default()
+        }];
+        let gateway = Gateway::builder().config(config).start().await.unwrap();
+        let shared = Arc::clone(gateway.parts().0);
+        (gateway, shared)
+    }
+
+    /// What a connection leaves behind in the front when it has ended: its message, and its end.
+    fn ended(shared: &SharedState, conn: ConnId) -> (DeviceRef, Origin, Vec<v1::WaitingFrame>) {
+        let peer = Some([192, 0, 2, 1].into());
+        let entered = shared.admission.enter(Transport::Tcp, Spoken::Frames, peer, false);
+        let unsettled = entered.unwrap();
+        assert_eq!(shared.admission.settle(), Ok(0));
+        let client = shared.clients.enter("client/1");
+        let origin = Origin::new(unsettled.source(), 0, Format::Stream, client.number());
+        let pin = shared.devices.pin("d");
+        shared.devices.enter(&pin, (unsettled.order(), conn), true, || ()).unwrap();
+        let device = pin.device();
+        client.settle();
+        unsettled.settle();
+        let topic = shared.router.id("t").unwrap();
+        let payload = Some(publish::Payload::Text("last words".to_owned()));
+        let publish = Publish { topic: "t".to_owned(), payload, ..Publish::default() };
+        let frame = ClientMessage { kind: Some(Kind::Publish(publish)) }.encode_to_vec();
+        let ended = Ended {
+            conn,
+            device,
+            origin,
+            reason: CloseReason::PeerClosed,
+            transport: Transport::Tcp,
+            peer: None,
+            age_ticks: 3,
+            topics: [topic].into(),
+        };
+        let whats = [Waits::Frame(frame), Waits::Ended(ended.export())];
+        let waits = |what| v1::WaitingFrame { conn: conn.to_u64(), what: Some(what) };
+        (device, origin, whats.map(waits).into())
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_has_ended_counts_until_its_end_is_carried_out() {
+        let conn = ConnId::from_u64(1);
+        let ((old, here), (new, there)) = (start().await, start().await);
+        let credit = here.mailbox(0).try_credit(weir_engine::CreditKind::Control).unwrap();
+        let subscribed =
+            here.router.subscribe(credit, "t", Subscriber::new(conn, Format::Stream), || None);
+        assert!(subscribed.is_ok());
+        let (device, origin, waiting) = ended(&here, conn);
+        let exported = here.router.export(&mut crate::topics::SentRings::default());
+        let mut rings = crate::topics::EarlyRings::new(there.engine().budget());
+        there.router.import(exported, &mut rings).unwrap();
+        there.import_callers(here.export_callers()).unwrap();
+        let import = |waiting, taken: &[Taken]| {
+            let terms = v1::Terms { waiting, ..v1::Terms::default() };
+            TakenTerms::import(&there, (0, taken), terms)
+        };
+        let taken = import(waiting.clone(), &[]).ok().unwrap();
+        there.end_take_over();
+        assert!(there.devices.has(device, conn));
+        assert_eq!((there.clients.count(), there.admission.source_count()), (1, 1));
+        assert!(there.admission.settle().is_err(), "it has the only place");
+        let (mut dispatcher, _results) = Dispatcher::new(new.handle(), 0, Arc::default());
+        taken.go_on(&mut dispatcher);
+        assert!(dispatcher.work().await && dispatcher.is_idle());
+        assert!(!there.devices.has(device, conn));
+        assert_eq!(there.clients.count(), 0);
+        assert_eq!(there.admission.settle(), Ok(0));
+        let range = Range { after: None, messages_max: 10, bytes_max: 1 << 20 };
+        let Found::Here(history) = there.router.history("t", range) else { panic!("it is here") };
+        assert_eq!(history.messages.len(), 1, "what it has sent comes before its end");
+        // What cannot be is refused.
+        let first_behind: Vec<_> = waiting.iter().rev().cloned().collect();
+        assert!(import(first_behind, &[]).is_err(), "a frame behind the end");
+        let twice = [&waiting[1..], &waiting[1..]].concat();
+        assert!(import(twice, &[]).is_err(), "it ends twice");
+        let taken = Taken { id: conn, device, origin, is_closing: false };
+        assert!(import(waiting.clone(), &[taken]).is_err(), "its shard has it");
+        assert!(import(waiting[..1].to_vec(), &[]).is_err(), "nobody has sent the frame");
+        new.shutdown().await;
+        old.shutdown().await;
+    }
+}

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc;
 use weir_engine::handover::NotUnderstood;
-use weir_engine::{ConnId, Footprint, rounded, rounded_table};
+use weir_engine::{ConnId, Footprint, TopicId, rounded, rounded_table};
 use weir_wire::handover::v1;
 use weir_wire::handover::v1::waiting_frame::What as Waits;
 use weir_wire::v1::{ClientMessage, Subscribe, client_message};
@@ -97,22 +97,16 @@ impl Waiting {
         self.lines.is_empty()
     }
 
-    /// Whether everything that waits can be exported: no connection has ended meanwhile.
-    pub(super) fn is_movable(&self) -> bool {
-        let mut places = self.lines.values().flat_map(|line| &line.places);
-        places.all(|place| !matches!(place.what, What::Closed(_)))
-    }
-
     /// What waits, for a process that takes over. It asks again.
     pub(super) fn export(&self) -> Vec<v1::WaitingFrame> {
         let places = self.lines.values().flat_map(|line| &line.places);
-        let exported = places.filter_map(|place| {
+        let exported = places.map(|place| {
             let (conn, what) = match &place.what {
                 What::Frame(asker, body) => (asker.conn, Waits::Frame(body.to_vec())),
                 What::First(asker, first) => (asker.conn, Waits::First(first.encode_to_vec())),
-                What::Closed(_) => return None,
+                What::Closed(ended) => (ended.conn, Waits::Ended(ended.export())),
             };
-            Some(v1::WaitingFrame { conn: conn.to_u64(), what: Some(what) })
+            v1::WaitingFrame { conn: conn.to_u64(), what: Some(what) }
         });
         exported.collect()
     }
@@ -188,8 +182,13 @@ impl Waiting {
 }
 
 impl What {
-    /// What has waited in another process. `asker`: the connection that has sent it.
-    pub(super) fn import(what: Option<Waits>, asker: Asker) -> Result<What, NotUnderstood> {
+    /// What has waited in another process. `asker`: the connection that has sent it. `knows`: whether
+    /// there is such a topic.
+    pub(super) fn import(
+        what: Option<Waits>,
+        asker: Asker,
+        knows: impl Fn(TopicId) -> bool,
+    ) -> Result<What, NotUnderstood> {
         let unknown = || refused("terms.waiting", asker.conn.to_u64());
         match what.ok_or_else(unknown)? {
             Waits::Frame(body) => Ok(What::Frame(asker, body.into())),
@@ -197,6 +196,9 @@ impl What {
                 Ok(first) => Ok(What::First(asker, first)),
                 Err(_) => Err(unknown()),
             },
+            Waits::Ended(ended) => {
+                Ended::import(ended, asker, knows).map(Box::new).map(What::Closed)
+            }
         }
     }
 }
@@ -267,12 +269,16 @@ impl Dispatcher {
         }
     }
 
-    /// Takes what has waited in another process.
+    /// Takes what has waited in another process. It stands in a line here too, so that what follows
+    /// from one is carried out before the next. It was accepted there, and finds room.
     pub(super) fn receive_moved(&mut self, what: What) {
         match what {
-            What::Frame(asker, body) => self.carry_out_or_wait(asker, body),
+            What::Frame(asker, body) => {
+                let asked = self.ask_about(asker, &body);
+                self.wait(asker.conn, What::Frame(asker, body), asked);
+            }
             What::First(asker, subscribe) => self.receive_first(asker, vec![subscribe]),
-            What::Closed(ended) => self.receive_end(*ended),
+            What::Closed(ended) => self.wait(ended.conn, What::Closed(ended), None),
         }
     }
 
@@ -445,16 +451,20 @@ mod tests {
         for byte in 0..3 {
             waiting.put(CONN(1), frame(1, byte), if byte == 1 { None } else { asking() });
         }
-        assert!(waiting.is_movable() && waiting.has(CONN(1)));
-        let exported = waiting.export();
-        assert!(exported.iter().all(|waits| waits.conn == 1));
+        let ended = What::Closed(Box::new(crate::connection::dispatcher::ended::tests::ended()));
+        waiting.put(CONN(1), ended, None);
+        let mut exported = waiting.export();
+        assert!(waiting.has(CONN(1)) && exported.iter().all(|waits| waits.conn == 1));
         let asker = Asker { conn: CONN(1), device: DeviceRef(0), origin: Origin::default() };
+        let import = |what| What::import(what, asker, |_| true);
+        let last = exported.pop().and_then(|waits| waits.what);
+        assert!(matches!(import(last), Ok(What::Closed(ended)) if ended.conn == CONN(1)));
         for (byte, waits) in (0..).zip(exported) {
-            let what = What::import(waits.what, asker).ok().unwrap();
+            let what = import(waits.what).ok().unwrap();
             assert!(matches!(what, What::Frame(_, body) if *body == [byte]));
         }
-        assert!(What::import(None, asker).is_err());
-        assert!(What::import(Some(Waits::First(vec![0xff])), asker).is_err());
+        assert!(import(None).is_err());
+        assert!(import(Some(Waits::First(vec![0xff]))).is_err());
     }
 
     #[tokio::test]

@@ -188,16 +188,17 @@ fn import(
             shared.take_over(shard, connection.origin)?;
         }
     }
-    shared.end_take_over();
     if front.terms.len() != taken.len() {
         return Err(NotUnderstood { field: "front.terms", value: front.terms.len() as u64 });
     }
     let terms = front.terms.into_iter().zip(taken.iter().enumerate());
     let terms =
         terms.map(|(terms, (shard, taken))| TakenTerms::import(shared, (shard, taken), terms));
+    let terms = terms.collect::<Result<_, _>>()?;
+    shared.end_take_over();
     let CredentialsChange { admits_less, grants: all_topics } = callers.change;
     Ok(TakenFront {
-        terms: terms.collect::<Result<_, _>>()?,
+        terms,
         remembered: udp::import(&shared.config().udp, front.datagrams)?,
         heard: front.broker_heard.unwrap_or_default(),
         rest: Rest { changed: Changed { admits_less, topics, all_topics }, calls: callers.calls },

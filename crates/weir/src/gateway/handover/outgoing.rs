@@ -282,7 +282,7 @@ impl Outgoing {
         });
         if still.is_err() {
             return Err(NotMoved(
-                "frames of devices wait for a hook, for the check of a token, or for the broker"
+                "frames of devices wait for the broker, or for shards that have much to do"
                     .to_owned(),
             ));
         }

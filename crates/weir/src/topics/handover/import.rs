@@ -97,6 +97,11 @@ impl Router {
         Ok(changed)
     }
 
+    /// Whether there is a topic of this id.
+    pub(crate) fn knows(&self, id: TopicId) -> bool {
+        self.ids.topic(id).is_some()
+    }
+
     /// Lists topics where they were listed, and lets go of what their classes do not keep.
     fn settle(&self, topics: &[Arc<Topic>]) {
         let mut lingering = Vec::new();
