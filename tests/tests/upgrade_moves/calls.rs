@@ -10,10 +10,10 @@ use weir_tests::{Answer, Device, PATIENCE, Server, UnderWay};
 use weir_wire::v1::{self, answer, call, client_message, server_message};
 
 /// A server whose devices may call this backend.
-fn start(backend: &TcpListener) -> Result<Server> {
+fn start(backend: &TcpListener, extra: &str) -> Result<Server> {
     let addr = backend.local_addr()?;
     Server::start(&format!(
-        "[[upstreams]]\nname = \"shop\"\naddresses = [\"{addr}\"]\n\
+        "{extra}[[upstreams]]\nname = \"shop\"\naddresses = [\"{addr}\"]\n\
          [[calls.routes]]\nmethod = \"shop/*\"\nupstream = \"shop\"\n"
     ))
 }
@@ -70,7 +70,7 @@ fn answered(device: &mut Device) -> Result<v1::Answer> {
 #[test]
 fn calls_in_both_directions_are_answered_after_an_upgrade() -> Result<()> {
     let backend = TcpListener::bind("127.0.0.1:0")?;
-    let server = start(&backend)?;
+    let server = start(&backend, "")?;
     let mut device = answering(&server, "lock")?;
     let asking = ask(&server);
     let id = called(&mut device)?;
@@ -100,7 +100,7 @@ fn calls_in_both_directions_are_answered_after_an_upgrade() -> Result<()> {
 #[test]
 fn the_end_of_the_old_process_ends_its_calls() -> Result<()> {
     let backend = TcpListener::bind("127.0.0.1:0")?;
-    let mut server = start(&backend)?;
+    let mut server = start(&backend, "")?;
     let mut device = answering(&server, "lock")?;
     let asking = ask(&server);
     let id = called(&mut device)?;
@@ -127,4 +127,29 @@ fn the_end_of_the_old_process_ends_its_calls() -> Result<()> {
     })?;
     drop(upgrading);
     server.kill()
+}
+
+#[test]
+fn a_call_that_the_old_process_gives_up_counts_in_the_new_one() -> Result<()> {
+    let backend = TcpListener::bind("127.0.0.1:0")?;
+    let server = start(&backend, "[upgrade]\nlinger = \"100ms\"\n")?;
+    let mut device = answering(&server, "lock")?;
+    let _silent = call_backend(&mut device, 7, &backend)?;
+    let (_newest, _) = UnderWay::begin(&server, &[])?.finish(&server)?;
+    let answer = answered(&mut device)?;
+    ensure!((answer.id, answer.code.as_str()) == (7, "uncertain"), "{answer:?}");
+    let reached = |limit: &str, count| {
+        let limit = format!("limit=\"{limit}\"");
+        server.await_metrics(&limit, |metrics| {
+            metrics.text().contains(&limit)
+                && metrics.sum("weir_upgrade_limits_reached_total", &limit) == count
+        })
+    };
+    reached("linger", 1.0)?;
+    reached("held_back", 0.0)?;
+    reached("publishes", 0.0)?;
+    // The one after it knows of it, too.
+    let (_newest, _) = UnderWay::begin(&server, &[])?.finish(&server)?;
+    reached("linger", 1.0)?;
+    Ok(())
 }

@@ -8,10 +8,12 @@ use weir_wire::handover::v1::link_publish::{Payload as Content, Target as To};
 
 use crate::backends::notices::{self, Author};
 use crate::base::mailboxes::Publisher;
-use crate::base::model::{IdempotencyKey, Payload, Publication, PublishError, Target};
+use crate::base::model::{IdempotencyKey, Payload, Publication, PublishError, RETRY_AFTER, Target};
+use crate::core::forwards::NotAsked;
 use crate::core::idempotency::accepted_message;
 use crate::core::publishing::Publishing;
 use crate::core::state::SharedState;
+use crate::observe::upgrades::UpgradeLimit;
 
 impl SharedState {
     /// Has the new process publish a message. The caller's rights were checked here.
@@ -25,7 +27,7 @@ impl SharedState {
             Some(IdempotencyKey { caller, key }) => (caller, key),
             None => ("", ""),
         };
-        self.forwards.ask(v1::LinkPublish {
+        let asked = self.forwards.ask(v1::LinkPublish {
             number: 0,
             target: match publication.target {
                 Target::Topic(topic) => Some(To::Topic(topic.to_owned())),
@@ -43,6 +45,12 @@ impl SharedState {
             idempotency_key: key.to_owned(),
             author: author as u32,
             sender: sender.map(str::to_owned),
+        });
+        asked.map_err(|why| {
+            if why == NotAsked::Full {
+                self.upgrades.reach(UpgradeLimit::Publishes, 1);
+            }
+            PublishError::Busy(RETRY_AFTER)
         })
     }
 

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use weir_wire::handover::v1;
 
@@ -13,7 +14,7 @@ use crate::core::publishing::Publishing;
 
 /// The messages whose answers are awaited.
 ///
-/// Limits: [`ASKED_MAX`]; a further one is refused with `busy`.
+/// Limits: [`ASKED_MAX`], and the room on the way; a further one is refused with `busy`.
 #[derive(Default)]
 pub(crate) struct Forwards(Mutex<Inner>);
 
@@ -23,6 +24,15 @@ struct Inner {
     way: Option<mpsc::Sender<v1::LinkPublish>>,
     last: u64,
     asked: HashMap<u64, oneshot::Sender<Result<Accepted, PublishError>>>,
+}
+
+/// Why a message was not passed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::core) enum NotAsked {
+    /// The new process is not there.
+    Gone,
+    /// Too many wait.
+    Full,
 }
 
 impl Forwards {
@@ -48,21 +58,17 @@ impl Forwards {
         let _ = asked.send(answer);
     }
 
-    pub(in crate::core) fn ask(
-        &self,
-        publish: v1::LinkPublish,
-    ) -> Result<Publishing, PublishError> {
+    pub(in crate::core) fn ask(&self, publish: v1::LinkPublish) -> Result<Publishing, NotAsked> {
         let mut inner = self.lock();
         let number = inner.last + 1;
-        let sent = match &inner.way {
-            Some(way) if inner.asked.len() < ASKED_MAX => {
-                way.try_send(v1::LinkPublish { number, ..publish }).is_ok()
-            }
-            Some(_) | None => false,
-        };
-        if !sent {
-            return Err(PublishError::Busy(RETRY_AFTER));
+        let way = inner.way.as_ref().ok_or(NotAsked::Gone)?;
+        if inner.asked.len() >= ASKED_MAX {
+            return Err(NotAsked::Full);
         }
+        way.try_send(v1::LinkPublish { number, ..publish }).map_err(|error| match error {
+            TrySendError::Full(_) => NotAsked::Full,
+            TrySendError::Closed(_) => NotAsked::Gone,
+        })?;
         inner.last = number;
         let (answer, answered) = oneshot::channel();
         inner.asked.insert(number, answer);
@@ -76,3 +82,33 @@ impl Forwards {
 
 /// More than there are requests in progress at a time when another process has taken over.
 const ASKED_MAX: usize = 4_096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waits_for_answers_is_bounded() {
+        let forwards = Forwards::default();
+        let ask = || forwards.ask(v1::LinkPublish::default()).map(drop);
+        assert_eq!(ask(), Err(NotAsked::Gone));
+        let (way, mut asked) = mpsc::channel(ASKED_MAX + 1);
+        forwards.begin(way);
+        for _ in 0..ASKED_MAX {
+            assert_eq!(ask(), Ok(()));
+        }
+        assert_eq!(ask(), Err(NotAsked::Full));
+        let number = asked.try_recv().unwrap().number;
+        assert_eq!(ask(), Err(NotAsked::Full), "it has no answer yet");
+        forwards.answered(&v1::LinkPublished { number, ..v1::LinkPublished::default() });
+        assert_eq!(ask(), Ok(()));
+        forwards.end();
+        assert_eq!(ask(), Err(NotAsked::Gone));
+        // The way is shorter than the list of those that wait.
+        let (way, asked) = mpsc::channel(1);
+        forwards.begin(way);
+        assert_eq!((ask(), ask()), (Ok(()), Err(NotAsked::Full)));
+        drop(asked);
+        assert_eq!(ask(), Err(NotAsked::Gone));
+    }
+}

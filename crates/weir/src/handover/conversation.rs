@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use weir_engine::Nanos;
 use weir_wire::ProstMessage as _;
 use weir_wire::handover::v1;
@@ -21,8 +21,16 @@ use super::link::{Heard, Link};
 /// ends it.
 #[derive(Debug, Clone)]
 pub(crate) struct Conversation {
-    words: mpsc::Sender<Word>,
+    words: mpsc::Sender<Said>,
     is_over: watch::Receiver<bool>,
+}
+
+/// A word on its way.
+#[derive(Debug)]
+struct Said {
+    word: Word,
+    /// Is told when the other process will hear the word, even if this one ends.
+    sent: Option<oneshot::Sender<()>>,
 }
 
 impl Conversation {
@@ -61,7 +69,15 @@ impl Conversation {
     /// over.
     pub(crate) async fn tell(&self, word: Word) {
         // The sender's thread has ended.
-        let _ = self.words.send(word).await;
+        let _ = self.words.send(Said { word, sent: None }).await;
+    }
+
+    /// The same, and waits until the other process will hear it, even if this one ends. `false`: it
+    /// will not.
+    pub(crate) async fn tell_surely(&self, word: Word) -> bool {
+        let (sent, is_sent) = oneshot::channel();
+        let said = Said { word, sent: Some(sent) };
+        self.words.send(said).await.is_ok() && is_sent.await.is_ok()
     }
 
     /// Waits until the other process has ended it.
@@ -72,8 +88,8 @@ impl Conversation {
     }
 }
 
-fn speak(link: &Link, mut words: mpsc::Receiver<Word>) {
-    while let Some(word) = words.blocking_recv() {
+fn speak(link: &Link, mut words: mpsc::Receiver<Said>) {
+    while let Some(Said { word, sent }) = words.blocking_recv() {
         let bytes = v1::LinkWord { kind: Some(word) }.encode_to_vec();
         let mut pieces = bytes.chunks(PIECE_BYTES).peekable();
         while let Some(piece) = pieces.next() {
@@ -82,6 +98,10 @@ fn speak(link: &Link, mut words: mpsc::Receiver<Word>) {
             if link.send_quietly(Message::Piece(piece), until).is_err() {
                 return;
             }
+        }
+        if let Some(sent) = sent {
+            // Whoever has said it may have gone.
+            let _ = sent.send(());
         }
     }
 }
@@ -148,9 +168,12 @@ mod tests {
             assert_eq!(also_hears.recv_timeout(SOON).unwrap(), word(vec![1; length]));
             assert_eq!(hears.recv_timeout(SOON).unwrap(), word(vec![2; length]));
         }
+        assert!(one.tell_surely(word(vec![3])).await);
         drop(one);
+        assert_eq!(also_hears.recv_timeout(SOON).unwrap(), word(vec![3]));
         other.over().await;
         other.tell(word(Vec::new())).await;
+        assert!(!other.tell_surely(word(Vec::new())).await);
     }
 
     #[tokio::test]

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::Gateway;
 use super::families::Families;
-use crate::observe::upgrades::UpgradeOutcome;
+use crate::observe::upgrades::{UpgradeLimit, UpgradeOutcome};
 
 impl Gateway {
     pub(super) fn upgrades(&self, to: &mut Families<'_>) -> fmt::Result {
@@ -14,6 +14,11 @@ impl Gateway {
             "Upgrades by outcome, those of the processes before this one included.",
             UpgradeOutcome::ALL
                 .map(|outcome| ([("outcome", outcome.name())], upgrades.count(outcome))),
+        )?;
+        to.counters(
+            "weir_upgrade_limits_reached",
+            "What limits of upgrades have refused, lost or closed, those of the processes before this one included.",
+            UpgradeLimit::ALL.map(|limit| ([("limit", limit.name())], upgrades.reached(limit))),
         )?;
         let Some(last) = upgrades.last() else { return Ok(()) };
         to.duration(

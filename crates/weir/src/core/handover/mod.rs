@@ -15,6 +15,7 @@ use crate::backends::calls::MovedCalls;
 use crate::base::handover::{check_column, count, refused};
 use crate::base::mailboxes;
 use crate::core::state::SharedState;
+use crate::observe::upgrades::UpgradeLimit;
 use crate::provisioning::activation::Activator;
 
 /// What remains to be done for what was taken over.
@@ -130,7 +131,9 @@ impl SharedState {
     /// Goes on here: the other process has not taken over. Called within a tokio runtime.
     pub(crate) fn resume_callers(&self) {
         self.idempotency.resume();
-        for held_back in self.devices.resume() {
+        let waiting = self.devices.resume();
+        self.upgrades.reach(UpgradeLimit::HeldBack, waiting.forgotten);
+        for held_back in waiting.all {
             self.carry_out(held_back);
         }
     }

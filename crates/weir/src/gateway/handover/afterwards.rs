@@ -12,6 +12,7 @@ use crate::auth::devices::HeldBack;
 use crate::backends::calls::MovedCalls;
 use crate::core::state::SharedState;
 use crate::handover::{Conversation, Link};
+use crate::observe::upgrades::UpgradeLimit;
 
 /// Begins the conversation in the old process, before its door says that the new one serves.
 pub(super) fn tell_new(
@@ -24,8 +25,8 @@ pub(super) fn tell_new(
     let conversation = Conversation::begin(link, move |word| match word {
         Word::Call(call) => entered.block_on(hearing.calls.hear(call)),
         Word::Published(published) => hearing.forwards.answered(&published),
-        // The new process holds nothing back, and publishes itself.
-        Word::HeldBack(_) | Word::Publish(_) => {}
+        // The new process holds nothing back, publishes itself, and counts itself.
+        Word::HeldBack(_) | Word::Publish(_) | Word::Limit(_) => {}
     })?;
     let (news, told) = mpsc::channel(NEWS_MAX);
     shared.calls.tell_to(news);
@@ -37,6 +38,7 @@ pub(super) fn tell_new(
         tell(telling, asked, Word::Publish).await;
         forwarding.forwards.end();
     });
+    runtime.spawn(tell_of_limits(conversation.clone(), Arc::clone(shared)));
     runtime.spawn(tell_of_devices(conversation, Arc::clone(shared)));
     Ok(())
 }
@@ -63,6 +65,7 @@ pub(super) fn hear_old(shared: &Arc<SharedState>, link: Link, calls: MovedCalls)
                 let _ = answers.send(published.await).await;
             });
         }
+        Word::Limit(limit) => hearing.upgrades.add_limit(&limit),
         // This process forwards nothing to the old one.
         Word::Published(_) => {}
     })?;
@@ -93,8 +96,27 @@ async fn tell<T>(
 async fn tell_of_devices(conversation: Conversation, shared: Arc<SharedState>) {
     let tell = async {
         loop {
-            for held_back in shared.devices.held_back().await {
+            let waiting = shared.devices.held_back().await;
+            shared.upgrades.reach(UpgradeLimit::HeldBack, waiting.forgotten);
+            for held_back in waiting.all {
                 conversation.tell(Word::HeldBack(held_back.into())).await;
+            }
+        }
+    };
+    tokio::select! {
+        () = tell => {}
+        () = conversation.over() => {}
+    }
+}
+
+async fn tell_of_limits(conversation: Conversation, shared: Arc<SharedState>) {
+    let tell = async {
+        loop {
+            for limit in shared.upgrades.untold().await {
+                if !conversation.tell_surely(Word::Limit(limit.clone())).await {
+                    return;
+                }
+                shared.upgrades.note_told(&limit);
             }
         }
     };
@@ -254,6 +276,38 @@ mod tests {
         assert_eq!(there.idempotency.counts().known, 1);
         // Sent again, it has the same answer.
         assert_eq!(publish().unwrap().await, Ok(first));
+        new.shutdown().await;
+        old.shutdown().await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn limits_that_the_old_process_reaches_count_in_the_new_one() {
+        let ((old, here), (new, there)) = (start().await, start().await);
+        let calls = hand_over(&here, &there);
+        here.router.stand_still();
+        // More than has room, before the decision and after it.
+        assert!(here.devices.hold_back(None, &[0; 17 << 20]));
+        decide(&here, &there, calls);
+        until(|| there.upgrades.reached(UpgradeLimit::HeldBack) == 1).await;
+        assert!(here.devices.hold_back(Some("d"), &[0; 17 << 20]));
+        until(|| there.upgrades.reached(UpgradeLimit::HeldBack) == 2).await;
+        let (way, _unread) = mpsc::channel(1);
+        here.forwards.begin(way);
+        let publication = Publication {
+            target: Target::Topic("t"),
+            payload: Payload::Text("x"),
+            content_type: "",
+            key: "",
+            ttl: None,
+            sender: None,
+            idempotency_key: None,
+        };
+        let publish = || here.publish(&publication, Author::AdminApi, None);
+        let waiting = publish().unwrap();
+        assert!(matches!(publish(), Err(PublishError::Busy(_))));
+        until(|| there.upgrades.reached(UpgradeLimit::Publishes) == 1).await;
+        until(|| here.upgrades.has_told_all()).await;
+        drop(waiting);
         new.shutdown().await;
         old.shutdown().await;
     }

@@ -132,8 +132,8 @@ impl Incoming {
         let until = Nanos::now().after(PATIENCE);
         let part = self.predecessor.link().receive_part(FRONT_PART, until);
         let (bytes, _) = part.map_err(NotMoved::because)?;
-        let front = decode(Zeroizing::new(bytes), plan.format)?;
-        let upgrades = front.upgrades.unwrap_or_default();
+        let mut front = decode(Zeroizing::new(bytes), plan.format)?;
+        let upgrades = front.upgrades.take().unwrap_or_default();
         let none = || NotMoved("nothing has come early".to_owned());
         let mut rings = self.early.get().ok_or_else(none)?.rings()?;
         let taken = import(shared, front, taken, &mut rings).map_err(NotMoved::because)?;
@@ -157,9 +157,11 @@ impl Incoming {
 
 /// Notes that this process has taken over.
 fn note(shared: &SharedState, before: &str, upgrades: v1::UpgradeHistory) {
-    let v1::UpgradeHistory { moved, failed, pause_began, stays_http, stays_unsettled } = upgrades;
+    let v1::UpgradeHistory { moved, failed, pause_began, stays_http, stays_unsettled, limits } =
+        upgrades;
     shared.upgrades.add(UpgradeOutcome::Moved, moved);
     shared.upgrades.add(UpgradeOutcome::Failed, failed);
+    limits.iter().for_each(|limit| shared.upgrades.add_limit(limit));
     let upgraded = Upgraded {
         at: unix_time(),
         pid: std::process::id(),

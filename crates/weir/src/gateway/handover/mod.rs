@@ -23,7 +23,7 @@ use crate::base::threads::{Resources, raise_open_files};
 use crate::core::events::EventKind;
 use crate::handover::{Forecast, Hello, Left, Moved, NotMoved, Stage, Successor};
 use crate::limits::admission;
-use crate::observe::upgrades::UpgradeOutcome;
+use crate::observe::upgrades::{UpgradeLimit, UpgradeOutcome};
 pub(super) use incoming::{Incoming, Rest, TakenFront};
 pub(super) use node::NewNode;
 use outgoing::Outgoing;
@@ -104,6 +104,7 @@ impl Gateway {
             pause_began: 0,
             stays_http,
             stays_unsettled,
+            limits: upgrades.export_limits(),
         }
     }
 
@@ -150,6 +151,7 @@ impl Gateway {
         // What is left ends with the process.
         let _ = timeout(linger, all).await;
         let closed = stayed(&self);
+        self.shared.upgrades.reach(UpgradeLimit::Linger, closed);
         while self.dispatchers.join_next().await.is_some() {}
         if let Some(udp) = udp
             && udp.await.is_err()
@@ -164,6 +166,13 @@ impl Gateway {
             let _ = admin.await;
         }
         self.services.shutdown().await;
+        let told = async {
+            while !self.shared.upgrades.has_told_all() {
+                sleep(LEFT_INTERVAL).await;
+            }
+        };
+        // The new process may have ended.
+        let _ = timeout(TOLD_PATIENCE, told).await;
         let shared = Arc::clone(&self.shared);
         if spawn_blocking(move || shared.access_log.finish()).await.is_err() {
             warn!("the access log ended by itself; its last lines are lost");
@@ -230,6 +239,8 @@ fn refused(own: &Hello, new: &Hello, connections: u64) -> Option<String> {
 const STAGES_MAX: usize = 16;
 /// How often the old process looks whether what has stayed has ended.
 const LEFT_INTERVAL: Duration = Duration::from_millis(20);
+/// For some words to the new process, which serves.
+const TOLD_PATIENCE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {

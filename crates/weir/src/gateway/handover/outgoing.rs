@@ -363,7 +363,7 @@ impl Outgoing {
                 .collect(),
             datagrams,
             broker_heard: self.shared.cluster.as_ref().map(|cluster| cluster.heard()),
-            upgrades: Some(self.upgrades),
+            upgrades: Some(self.upgrades.clone()),
         };
         let mut bytes = encode(&front, format);
         let mut sum = Sent { bytes: bytes.len() as u64, descriptors: 0 };

@@ -23,19 +23,22 @@ use crate::limits::admission::AcceptOrder;
 /// Whether the devices are being handed over, and what has to wait for its end.
 ///
 /// Limits: [`HELD_BACK_MAX`], and [`HELD_BACK_BYTES_MAX`] for messages; more are refused all the
-/// same, and forgotten.
+/// same, forgotten, and counted.
 #[derive(Default)]
 pub(super) struct Gate {
     is_shut: AtomicBool,
-    held_back: Mutex<List>,
+    held_back: Mutex<Waiting>,
     has_come: Notify,
 }
 
-#[derive(Default)]
-struct List {
-    all: Vec<HeldBack>,
+/// What has to wait.
+#[derive(Debug, Default)]
+pub(crate) struct Waiting {
+    pub(crate) all: Vec<HeldBack>,
     /// Of messages.
     bytes: usize,
+    /// There was no room for so many more.
+    pub(crate) forgotten: u64,
 }
 
 /// What came while the devices were being handed over.
@@ -60,12 +63,12 @@ impl Gate {
         Err(HandingOver)
     }
 
-    fn lock(&self) -> MutexGuard<'_, List> {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.held_back.lock().expect("no panic happens under this lock")
     }
 }
 
-impl List {
+impl Waiting {
     fn push(&mut self, held_back: HeldBack) {
         let bytes = match &held_back {
             HeldBack::Deliver(_, message) => message.len(),
@@ -74,7 +77,13 @@ impl List {
         if self.all.len() < HELD_BACK_MAX && self.bytes + bytes <= HELD_BACK_BYTES_MAX {
             self.bytes += bytes;
             self.all.push(held_back);
+        } else {
+            self.forgotten += 1;
         }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.all.is_empty() && self.forgotten == 0
     }
 }
 
@@ -93,11 +102,11 @@ impl Devices {
     }
 
     /// Waits for what has to be carried out by the process that has taken over.
-    pub(crate) async fn held_back(&self) -> Vec<HeldBack> {
+    pub(crate) async fn held_back(&self) -> Waiting {
         loop {
-            let all = std::mem::take(&mut *self.gate.lock()).all;
-            if !all.is_empty() {
-                return all;
+            let waiting = std::mem::take(&mut *self.gate.lock());
+            if !waiting.is_empty() {
+                return waiting;
             }
             self.gate.has_come.notified().await;
         }
@@ -121,11 +130,11 @@ impl Devices {
 
     /// What has to be carried out, by this process or the one that has taken the devices over. If
     /// it is this one, everything is as it was before [`Devices::stand_still`].
-    pub(crate) fn resume(&self) -> Vec<HeldBack> {
+    pub(crate) fn resume(&self) -> Waiting {
         self.gate.is_shut.store(false, Ordering::Relaxed);
         // Whoever saw the gate shut has left the stripe's lock after this.
         (0..STRIPES).for_each(|stripe| drop(self.lock(stripe)));
-        std::mem::take(&mut *self.gate.lock()).all
+        std::mem::take(&mut *self.gate.lock())
     }
 
     /// Connections that are in no record any more, and have not ended.

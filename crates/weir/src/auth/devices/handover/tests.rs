@@ -157,7 +157,7 @@ proptest! {
             old.run(step, number, mark);
         }
         let mut new = Side::new(moved(&old.devices, max));
-        prop_assert_eq!(old.devices.resume(), []);
+        prop_assert!(old.devices.resume().is_empty());
         new.refs = old.refs.clone();
         prop_assert!(new.shown() == old.shown());
         prop_assert_eq!(new.due(), old.due());
@@ -211,14 +211,34 @@ fn what_comes_meanwhile_is_carried_out_afterwards() {
     assert_eq!(devices.revoke("d"), Err(HandingOver));
     assert!(!devices.evict("d", conn(1)));
     assert!(devices.has(device, conn(1)));
-    let held_back = devices.resume();
-    assert_eq!(held_back, [HeldBack::Revoke("d".into()), HeldBack::Evict("d".into(), conn(1))]);
+    let waiting = devices.resume();
+    assert_eq!(waiting.forgotten, 0);
+    assert_eq!(waiting.all, [HeldBack::Revoke("d".into()), HeldBack::Evict("d".into(), conn(1))]);
     assert_eq!(devices.revoke("d"), Ok(Some(vec![conn(1)])));
     let other = Devices::new(1);
     other.import(exported).unwrap();
     assert!(other.has(device, conn(1)));
     assert_eq!(other.revoke("d"), Ok(Some(vec![conn(1)])));
     assert_eq!(other.remove(device, conn(1)).map(|(id, _)| id).as_deref(), Some("d"));
+}
+
+#[test]
+fn what_finds_no_room_meanwhile_is_counted() {
+    let devices = Devices::new(1);
+    devices.stand_still();
+    let half = vec![0; HELD_BACK_BYTES_MAX / 2];
+    for _ in 0..3 {
+        assert!(devices.hold_back(None, &half));
+    }
+    let waiting = devices.resume();
+    assert_eq!((waiting.all.len(), waiting.forgotten), (2, 1));
+    devices.stand_still();
+    for _ in 0..HELD_BACK_MAX + 3 {
+        assert_eq!(devices.revoke("d"), Err(HandingOver));
+    }
+    let waiting = devices.resume();
+    assert_eq!((waiting.all.len(), waiting.forgotten), (HELD_BACK_MAX, 3));
+    assert!(devices.resume().is_empty());
 }
 
 #[test]
