@@ -44,6 +44,9 @@ impl<W: Write> Worker<W> {
         };
         let all = std::mem::take(&mut conn.partial);
         let (head, rest) = all.split_at(end + 4);
+        if let Some(status) = busy(head) {
+            return self.end(index, &format!("http_{status}"));
+        }
         let result = check_head(conn.form, head).and_then(|()| self.say_hello(index));
         let conn = &mut self.conns[index];
         let result = result.and_then(|()| {
@@ -198,26 +201,52 @@ fn sse_request(
     )
 }
 
+/// The status line of an answer, and its fields.
+struct Answered<'a> {
+    status: &'a str,
+    fields: Vec<(&'a str, &'a str)>,
+}
+
+impl Answered<'_> {
+    fn read(head: &[u8]) -> Result<Answered<'_>, String> {
+        let head = std::str::from_utf8(head).map_err(|error| error.to_string())?;
+        let mut lines = head.split("\r\n");
+        let status = lines.next().unwrap_or_default();
+        Ok(Answered { status, fields: lines.filter_map(|line| line.split_once(':')).collect() })
+    }
+
+    /// The number of the status; empty: there is none.
+    fn code(&self) -> &str {
+        self.status.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)).unwrap_or_default()
+    }
+
+    /// Empty: it is not there.
+    fn field(&self, name: &str) -> &str {
+        let found = self.fields.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
+        found.map_or("", |(_, value)| value.trim())
+    }
+}
+
+/// The status of an answer that tells the client to come again later.
+fn busy(head: &[u8]) -> Option<u16> {
+    let answered = Answered::read(head).ok()?;
+    let status = answered.code().parse().ok()?;
+    (matches!(status, 429 | 503) && !answered.field("retry-after").is_empty()).then_some(status)
+}
+
 /// Checks that an answer fits the request.
 fn check_head(form: Format, head: &[u8]) -> Result<(), String> {
-    let head = std::str::from_utf8(head).map_err(|error| error.to_string())?;
-    let mut lines = head.split("\r\n");
-    let status = lines.next().unwrap_or_default();
-    let fields: Vec<(&str, &str)> = lines.filter_map(|line| line.split_once(':')).collect();
-    let field = |name: &str| {
-        let found = fields.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
-        found.map_or("", |(_, value)| value.trim())
-    };
+    let answered = Answered::read(head)?;
     let (code, demanded) = match form {
         Format::Stream | Format::Sse => ("200", [("content-type", "text/event-stream")].to_vec()),
         Format::WsProtobuf => ("101", websocket("weir.v1.protobuf")),
         Format::WsJson => ("101", websocket("weir.v1.json")),
     };
-    if status.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)) != Some(code) {
-        return Err(format!("the server answered {status:?} instead of {code}"));
+    if answered.code() != code {
+        return Err(format!("the server answered {:?} instead of {code}", answered.status));
     }
     for (name, value) in demanded {
-        let said = field(name);
+        let said = answered.field(name);
         if said != value {
             return Err(format!("the server answered with {name} {said:?} instead of {value:?}"));
         }
@@ -262,5 +291,15 @@ mod tests {
         assert_eq!(check_head(Format::Sse, events), Ok(()));
         let error = check_head(Format::Sse, b"HTTP/1.1 404 Not Found\r\n\r\n").unwrap_err();
         assert!(error.contains("404"), "{error}");
+    }
+
+    #[test]
+    fn a_refusal_that_says_when_to_come_again_has_its_status() {
+        let refusal = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\n\r\n";
+        assert_eq!(busy(refusal), Some(503));
+        assert_eq!(busy(b"HTTP/1.1 503 Service Unavailable\r\n\r\n"), None);
+        assert_eq!(busy(b"HTTP/1.1 404 Not Found\r\nRetry-After: 1\r\n\r\n"), None);
+        assert_eq!(busy(b"\xff\r\n\r\n"), None);
+        assert!(check_head(Format::WsJson, refusal).unwrap_err().contains("503"));
     }
 }

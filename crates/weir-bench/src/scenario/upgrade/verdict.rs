@@ -53,9 +53,12 @@ pub(super) fn check_upgrade(report: &mut Report, what: &str, upgraded: &Upgraded
     });
 }
 
-/// Whether the client was told why, and so when to come again.
+/// Whether the client was told why, and so when to come again: by `Goodbye`, or by an answer with
+/// `Retry-After`, which is named by its status.
 fn is_told(by: &str) -> bool {
+    let is_status = |by: &str| by.len() == 3 && by.bytes().all(|byte| byte.is_ascii_digit());
     CloseReason::ALL.into_iter().any(|reason| reason.name() == by)
+        || by.strip_prefix("http_").is_some_and(is_status)
 }
 
 #[cfg(test)]
@@ -137,6 +140,11 @@ mod tests {
         let mut back = sound();
         back.totals.tally.refused.insert("reset".to_owned(), 1);
         assert!(faults(&back)[0].contains("refused without a word: reset"));
+        back.totals.tally.refused.clear();
+        back.totals.tally.refused.insert("http_503".to_owned(), 7);
+        assert_eq!(faults(&back), Vec::<String>::new());
+        back.totals.tally.refused.insert("upgrade".to_owned(), 1);
+        assert!(faults(&back)[0].contains("1 that came back were refused without a word"));
         back.totals.tally.refused.clear();
         back.totals.tally.away = 1;
         assert!(faults(&back)[0].contains("1 did not come back"));
