@@ -147,6 +147,19 @@ struct OverHttp2 {
     stream: u32,
 }
 
+impl OverHttp2 {
+    /// Opens the window of the connection for as many bytes as have come; some day the server would
+    /// send nothing else.
+    fn take(&mut self, bytes: usize) {
+        let bytes = u32::try_from(bytes).unwrap_or(0).to_be_bytes();
+        if bytes != [0; 4] {
+            // The end of the connection shows with the next frame.
+            let update = http2::frame(http2::WINDOW_UPDATE, 0, 0, &bytes);
+            let _ = self.connection.stream.write_all(&update);
+        }
+    }
+}
+
 impl Publish for OverHttp2 {
     fn connect(addr: SocketAddr) -> Result<OverHttp2> {
         Ok(OverHttp2 { connection: Http2::connect(addr, &[])?, stream: 1 })
@@ -177,7 +190,10 @@ impl Publish for OverHttp2 {
                 continue;
             }
             match kind {
-                http2::DATA => answer.extend(payload),
+                http2::DATA => {
+                    self.take(payload.len());
+                    answer.extend(payload);
+                }
                 http2::RST_STREAM => return Ok((End::Unknown, is_kept)),
                 _ => {}
             }
