@@ -16,7 +16,7 @@ root=$place/root
 rm -rf "$root"/etc/systemd/system/*.wants "$root/usr/sbin/policy-rc.d" "$root/etc/machine-id"
 mkdir -p "$root/check" "$root/etc/systemd/system/multi-user.target.wants"
 cp "$1" "$root/check/weir.deb"
-cp "$here/check.sh" "$root/check/"
+cp "$here/check.sh" "$here/hold.py" "$root/check/"
 cat >"$root/etc/systemd/system/check.service" <<END
 [Unit]
 After=multi-user.target

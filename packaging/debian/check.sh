@@ -23,6 +23,31 @@ until_so() {
     fail "in vain: $*"
 }
 is_another() { [ "$(of_unit MainPID)" != "$1" ] && systemctl --quiet is-active weir; }
+is_gone() { [ ! -e "/proc/$1" ]; }
+# A Ping that was sent after that one has its answer.
+is_answered_after() {
+    kill -0 "$holder" || fail "a connection was closed"
+    [ "$(cat "$work/held")" -gt "$(($1 + 1))" ]
+}
+is_alive_after() { [ "$(of_unit WatchdogTimestampMonotonic)" -gt "$1" ]; }
+# Runs a command that puts another process in the place of the gateway. The connection of hold.py
+# stays, and so does the unit.
+keeps_all() {
+    pid=$(of_unit MainPID)
+    restarts=$(of_unit NRestarts)
+    "$@"
+    until_so is_another "$pid"
+    until_so is_gone "$pid"
+    new=$(of_unit MainPID)
+    same "the program of the main process" "$(readlink "/proc/$new/exe")" /usr/bin/weir
+    grep -q weir.service "/proc/$new/cgroup" || fail "the main process is not in the unit"
+    until_so is_answered_after "$(cat "$work/held")"
+    # Twice the time after which the watchdog would end it.
+    until_so is_alive_after "$(($(of_unit WatchdogTimestampMonotonic) + 4000000))"
+    same "the main process" "$(of_unit MainPID)" "$new"
+    same "the restarts" "$(of_unit NRestarts)" "$restarts"
+    same "the unit" "$(systemctl is-active weir)" "active"
+}
 is_ready() { python3 -c 'import urllib.request as r; r.urlopen("http://127.0.0.1:7090/readyz")'; }
 connects() { python3 -c 'import socket; socket.create_connection(("127.0.0.1", 7070), 60)'; }
 
@@ -89,7 +114,22 @@ if has_systemd; then
     systemctl stop weir.socket weir
     rm /run/systemd/system/weir.socket
     systemctl daemon-reload
+
+    echo "== another process takes its place"
+    mkdir /run/systemd/system/weir.service.d
+    cat >/run/systemd/system/weir.service.d/check.conf <<END
+[Service]
+WatchdogSec=2s
+Environment=WEIR_AUTH_ANONYMOUS=true
+END
+    systemctl daemon-reload
     systemctl start weir
+    python3 "$here/hold.py" "$work/held" &
+    holder=$!
+    until_so [ -s "$work/held" ]
+    keeps_all systemctl kill -s USR2 --kill-whom=main weir
+    keeps_all weir upgrade --config $config
+    runuser -u weir -- weir connections --config $config >/dev/null
 else
     echo "== run as the unit does"
     python3 "$here/run_unit.py" /usr/lib/systemd/system/weir.service
@@ -97,11 +137,27 @@ fi
 
 echo "== upgrade"
 echo '# mine' >>$config
-if has_systemd; then pid=$(of_unit MainPID); fi
-dpkg --install "$work/next.deb"
-if has_systemd; then until_so is_another "$pid"; fi
+if has_systemd; then
+    keeps_all dpkg --install "$work/next.deb"
+    # The end of the newest process is noticed, too.
+    kill "$holder"
+    pid=$(of_unit MainPID)
+    kill -KILL "$pid"
+    until_so is_another "$pid"
+    # It hears of no upgrade any more: the next one restarts it.
+    rm /var/lib/weir/upgrade.sock
+    pid=$(of_unit MainPID)
+else
+    dpkg --install "$work/next.deb"
+fi
 grep -q '# mine' $config || fail "an upgrade has lost a change of the configuration"
 dpkg --force-confdef --force-confold --install "$work/other.deb"
+if has_systemd; then
+    until_so is_another "$pid"
+    is_ready || fail "the gateway is not ready after its restart"
+    rm -r /run/systemd/system/weir.service.d
+    systemctl daemon-reload
+fi
 grep -q '# mine' $config || fail "a new configuration has replaced the changed one"
 grep -q '# new' $config.dpkg-dist || fail "the new configuration is nowhere"
 same "the configuration after an upgrade" "$(mode $config)" "root:weir 640"
