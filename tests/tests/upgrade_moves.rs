@@ -256,6 +256,7 @@ fn there_is_room_for_as_many_as_before() -> Result<()> {
     let greet = |number: u32| Device::greet(server.tcp, &format!("device-{number}"), &["news"]);
     let mut devices: Vec<Device> = (0..100).map(greet).collect::<Result<_>>()?;
     let (_newest, moved) = upgrade(&server)?;
+    ensure!(moved["descriptors"] == 100, "{moved}");
     // Those that have moved are not counted twice.
     let more: Vec<Device> = (100..130).map(greet).collect::<Result<_>>()?;
     devices.extend(more);

@@ -50,7 +50,7 @@ pub enum Stage {
     Sent {
         /// Bytes of all parts.
         bytes: u64,
-        /// Sockets of all parts.
+        /// Sockets of connections, with those that were sent before the pause.
         descriptors: u64,
     },
     /// It has built a gateway of the state.
@@ -78,7 +78,7 @@ pub struct Moved {
     pub pause: Duration,
     /// Bytes of the state.
     pub bytes: u64,
-    /// Sockets.
+    /// Sockets of connections that were sent, in the pause and before it.
     pub descriptors: u64,
 }
 

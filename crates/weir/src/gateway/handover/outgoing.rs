@@ -65,6 +65,8 @@ struct Prepared {
     format: u32,
     /// By shard.
     links: Vec<OwnedFd>,
+    /// Sockets of connections that the new process has copies of.
+    lent: u64,
     /// Carries what the front sends before the pause.
     front: Link,
     node: Option<OldNode>,
@@ -93,10 +95,11 @@ impl Outgoing {
         mut successor: Successor,
         runtime: &runtime::Handle,
     ) -> Result<Moved, NotMoved> {
-        let Prepared { format, links, front, mut node } = match self.prepare(&successor, runtime) {
+        let prepared = match self.prepare(&successor, runtime) {
             Ok(prepared) => prepared,
             Err(why) => return Err(self.abandon(successor, why)),
         };
+        let Prepared { format, links, lent, front, mut node } = prepared;
         let connections = settled(self.shared.engine());
         let count = connections.iter().map(|(_, count)| count).sum();
         let mut rings = SentRings::default();
@@ -120,7 +123,7 @@ impl Outgoing {
         let bytes = self.shared.engine().budget().used();
         pause.due = Nanos::now().after(time_for(successor.pause_max(), count, bytes));
         let sent = match self.send(&mut pause, (datagrams, &mut rings), (&successor, format)) {
-            Ok(sent) => sent,
+            Ok(Sent { bytes, descriptors }) => Sent { bytes, descriptors: descriptors + lent },
             Err(error) => {
                 drop(pause);
                 return Err(self.abandon(successor, NotMoved::because(error)));
@@ -188,12 +191,12 @@ impl Outgoing {
             };
             sockets.push(link.into_socket());
         }
-        self.lend(&sockets, until)?;
-        Ok(Prepared { format, links: sockets, front, node })
+        let lent = self.lend(&sockets, until)?;
+        Ok(Prepared { format, links: sockets, lent, front, node })
     }
 
-    /// Has all shards lend their sockets, so that those need not move in the pause.
-    fn lend(&self, links: &[OwnedFd], until: Nanos) -> Result<(), NotMoved> {
+    /// Has all shards lend their sockets, so that those need not move in the pause. Returns how many.
+    fn lend(&self, links: &[OwnedFd], until: Nanos) -> Result<u64, NotMoved> {
         let mut lending = Vec::with_capacity(links.len());
         for (shard, link) in links.iter().enumerate() {
             let (tell, told) = sync_channel(1);
@@ -203,14 +206,15 @@ impl Outgoing {
             }
             lending.push(told);
         }
+        let mut count = 0;
         for (shard, told) in lending.into_iter().enumerate() {
             match told.recv_timeout(PREPARE_PATIENCE) {
-                Ok(Ok(())) => {}
+                Ok(Ok(lent)) => count += lent,
                 Ok(Err(why)) => return Err(why),
                 Err(_) => return Err(NotMoved(format!("shard {shard} does not answer"))),
             }
         }
-        Ok(())
+        Ok(count)
     }
 
     /// Lets the threads for datagrams read nothing any more. Returns what they remember once the
@@ -390,18 +394,21 @@ fn send_rings(front: &Link, part: &v1::EarlyRings) -> Result<(), NotMoved> {
     front.send_part(RINGS_PART, &part.encode_to_vec(), &[], until).map_err(NotMoved::because)
 }
 
-/// Runs on the shard's thread, turn by turn. It tells when all sockets are lent.
-fn lender(tell: SyncSender<Result<(), NotMoved>>, until: Nanos) -> Lender {
-    let mut link = None;
+/// Runs on the shard's thread, turn by turn. When all sockets are lent, it tells how many.
+fn lender(tell: SyncSender<Result<u64, NotMoved>>, until: Nanos) -> Lender {
+    let (mut link, mut count) = (None, 0);
     Box::new(move |loan| {
         let lent = match loan {
             Ok(loan) => lend(&mut link, loan, until),
             Err(_) => Err(NotMoved("a shard has no free descriptor".to_owned())),
         };
         match lent {
-            Ok(true) => true,
             // Whoever waits may have given up.
-            Ok(false) => tell.send(Ok(())).is_ok(),
+            Ok(0) => tell.send(Ok(count)).is_ok(),
+            Ok(more) => {
+                count += more;
+                true
+            }
             Err(why) => {
                 let _ = tell.send(Err(why));
                 false
@@ -410,8 +417,8 @@ fn lender(tell: SyncSender<Result<(), NotMoved>>, until: Nanos) -> Lender {
     })
 }
 
-/// `false`: all are lent.
-fn lend(link: &mut Option<Link>, loan: Loan<'_>, until: Nanos) -> Result<bool, NotMoved> {
+/// Returns how many; 0: all are lent.
+fn lend(link: &mut Option<Link>, loan: Loan<'_>, until: Nanos) -> Result<u64, NotMoved> {
     let link = match link {
         Some(link) => link,
         None => link.insert(Link::new(loan.link.try_clone().map_err(NotMoved::because)?)),
@@ -422,7 +429,7 @@ fn lend(link: &mut Option<Link>, loan: Loan<'_>, until: Nanos) -> Result<bool, N
         conns.push(*priority as u8);
     }
     link.send_part(LENT_PART, &conns, loan.sockets, until).map_err(NotMoved::because)?;
-    Ok(!loan.conns.is_empty())
+    Ok(loan.conns.len() as u64)
 }
 
 /// Both run on the shard's thread. With descriptors of its own it must wake no task, so the channels
