@@ -1,14 +1,15 @@
 //! Devices that send datagrams during upgrades: each publish is carried out once, and a repeated one
 //! gets the answer of before.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use serde_json::{Value, json};
-use weir_tests::{Datagrams, Events, Numbers, PATIENCE, Server, now, upgrade};
+use weir_tests::{Datagrams, Events, Numbers, PATIENCE, Server, UnderWay, now, upgrade};
 
 use super::RETAINED;
+use super::hooks::{allow, asked};
 
 fn numbered(topic: &str, number: u64) -> String {
     let publish = json!({"topic": topic, "text": number.to_string()});
@@ -80,6 +81,45 @@ fn each_datagram_is_carried_out_once() -> Result<()> {
     let metrics = server.metrics()?;
     ensure!(metrics.sum("weir_udp_lost_total", "") == 0.0, "{}", metrics.text());
     ensure!(metrics.sum_of("weir_udp_refused_total", &[("cause", "other")]) == 0.0);
+    Ok(())
+}
+
+#[test]
+fn a_datagram_that_waits_for_a_hook_is_answered_by_the_old_process() -> Result<()> {
+    let hook = TcpListener::bind("127.0.0.1:0")?;
+    let server = Server::start_with_datagrams(&format!(
+        "{RETAINED}[[upstreams]]\nname = \"hook\"\naddresses = [\"{}\"]\n\
+         [hooks.publish]\nupstream = \"hook\"\ntimeout = \"10s\"\n\
+         [[auth.tokens]]\ntoken = \"meter\"\ndevice = \"meter\"\n",
+        hook.local_addr()?
+    ))?;
+    let client = Datagrams::new(server.udp_addr()?)?;
+    let heard = |id: u64| -> Result<Value> {
+        let answer = client.hear_within(PATIENCE)?.context("no answer comes")?;
+        let answer: Value = serde_json::from_slice(&answer)?;
+        ensure!(answer["id"] == id, "{answer} where {id} is due");
+        Ok(answer)
+    };
+    let first = numbered("feed/a", 0);
+    client.send(&first)?;
+    let question = asked(&hook)?;
+    let mut under_way = UnderWay::begin(&server, &[])?;
+    under_way.await_stage("committed")?;
+    client.send(&first)?;
+    // The new process takes one after the other.
+    client.send(json!({"pt": "meter", "count": 1, "id": 7}).to_string())?;
+    heard(7)?;
+    allow(question)?;
+    let published = heard(0)?;
+    ensure!(published["published"]["offset"] == "1", "{published}");
+    let (_newest, _) = under_way.finish(&server)?;
+    client.send(&first)?;
+    ensure!(heard(0)? == published, "it was carried out twice");
+    client.send(numbered("feed/a", 1))?;
+    // The next question is about the next message.
+    allow(asked(&hook)?)?;
+    let next = heard(1)?;
+    ensure!(next["published"]["offset"] == "2", "{next}");
     Ok(())
 }
 

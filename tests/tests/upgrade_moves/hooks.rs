@@ -11,7 +11,7 @@ use weir_wire::v1::{self, client_message, publish, push, server_message};
 use super::upgrade;
 
 /// Takes a question of the hook, and does not answer yet.
-fn asked(hook: &TcpListener) -> Result<TcpStream> {
+pub(super) fn asked(hook: &TcpListener) -> Result<TcpStream> {
     let (mut stream, _) = hook.accept()?;
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut asked = Vec::new();
@@ -24,7 +24,7 @@ fn asked(hook: &TcpListener) -> Result<TcpStream> {
     Ok(stream)
 }
 
-fn allow(mut stream: TcpStream) -> Result<()> {
+pub(super) fn allow(mut stream: TcpStream) -> Result<()> {
     let answer = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\
                    Content-Length: 14\r\n\r\n{\"allow\":true}";
     Ok(stream.write_all(answer)?)

@@ -142,6 +142,22 @@ impl<A> Duplicates<A> {
         self.known.len() - self.count
     }
 
+    /// Requests in progress, for another process.
+    pub(crate) fn begun(&self) -> Vec<v1::RequestKey> {
+        let begun = self.known.iter().filter(|(_, answer)| answer.is_none());
+        begun.map(|(key, _)| key.export()).collect()
+    }
+
+    /// Takes a request that is in progress in another process, behind its answers. The caller must
+    /// call [`Duplicates::end`].
+    pub(crate) fn import_begun(&mut self, key: &v1::RequestKey) -> Result<Key, NotUnderstood> {
+        let imported = Key::import(key)?;
+        match self.known.insert(imported, None) {
+            None => Ok(imported),
+            Some(_) => Err(refused("request_key.hash, repeated", key.hash)),
+        }
+    }
+
     /// The answers. Requests in progress stay here.
     pub(crate) fn export(&self, encode: impl Fn(&A) -> Vec<u8>) -> v1::Duplicates {
         let hash_keys = self.hashers.iter().flat_map(HashKey::export).collect();
@@ -211,6 +227,18 @@ impl<A> Duplicates<A> {
         self.known.remove(&key);
         self.count -= 1;
         true
+    }
+}
+
+impl Key {
+    pub(crate) fn export(self) -> v1::RequestKey {
+        let [hash, more_hash] = self.hash;
+        v1::RequestKey { hash, more_hash, share: self.share.into() }
+    }
+
+    pub(crate) fn import(key: &v1::RequestKey) -> Result<Key, NotUnderstood> {
+        let v1::RequestKey { hash, more_hash, share } = *key;
+        Ok(Key { hash: [hash, more_hash], share: narrow("request_key.share", share)? })
     }
 }
 
@@ -308,6 +336,17 @@ mod tests {
         let bytes = one.export(|answer| answer.clone().into_bytes()).encode_to_vec();
         other.import(v1::Duplicates::decode(&*bytes).unwrap(), text).unwrap();
         assert_eq!((other.in_progress(), other.len()), (0, 64));
+        let begun = one.begun();
+        for key in &begun {
+            let key = other.import_begun(key).ok().unwrap();
+            assert_eq!(other.begin(key, now(80)), Before::InProgress);
+            other.end(key, None, now(80));
+        }
+        assert_eq!((begun.len(), other.len()), (16, 64));
+        let wrong = v1::RequestKey { share: 256, ..begun[0] };
+        assert!(other.import_begun(&wrong).is_err());
+        assert!(other.import_begun(&begun[0]).is_ok() && other.import_begun(&begun[0]).is_err());
+        other.end(Key::import(&begun[0]).ok().unwrap(), None, now(80));
         for (number, ms) in (0..80).filter(|number| number % 5 > 0).zip(950..) {
             let key = other.key(&owner(number), number);
             assert_eq!(one.key(&owner(number), number), key);

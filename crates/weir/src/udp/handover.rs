@@ -1,20 +1,23 @@
 //! The threads for datagrams in an upgrade: they stop reading, and what they remember moves.
 //!
-//! Datagrams that come then wait in the kernel, in the sockets that both processes have.
+//! Datagrams that come then wait in the kernel, in the sockets that both processes have. Requests that
+//! the front is carrying out are answered by the process that has begun them.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::Duration;
 
 use weir_engine::Nanos;
 use weir_engine::datagrams::DatagramSocket;
 use weir_engine::handover::NotUnderstood;
 use weir_wire::handover::v1;
 
-use super::handler::{Handler, Retries, new_retries};
+use super::handler::{FRONT_TIMEOUT, Handler, Memory, TellEnded};
 use crate::base::config::UdpConfig;
+use crate::limits::duplicates::Key;
 
 /// The way to all threads, in the order of their sockets.
 pub(crate) struct Threads {
@@ -33,18 +36,27 @@ pub(super) struct Way {
 pub(super) enum Order {
     /// Read nothing any more.
     Suspend,
-    /// Say what is remembered as soon as nothing is being carried out. Until then, tokens that are
-    /// being looked up are waited for too.
-    Export(SyncSender<v1::Duplicates>, Nanos),
+    /// Say what is remembered as soon as the front has answered all, or at that time.
+    Export(SyncSender<Exported>, Nanos),
     /// Read again.
     Resume,
+    /// Another process reads. Tell it what becomes of the requests that were begun.
+    Leave(TellEnded),
+    /// Do not wait for answers of the front after that time.
+    EndBy(Nanos),
+    /// The old process has ended a request with this answer, or without one.
+    Ended(Key, Option<Box<[u8]>>),
 }
+
+/// What a thread remembers, and the requests that are being carried out for it.
+pub(super) type Exported = (v1::Duplicates, Vec<v1::RequestKey>);
 
 /// The state of a thread that may be suspended.
 #[derive(Default)]
 pub(super) struct Suspension {
     is_on: bool,
-    export: Option<(SyncSender<v1::Duplicates>, Nanos)>,
+    export: Option<(SyncSender<Exported>, Nanos)>,
+    end_by: Option<Nanos>,
 }
 
 /// Threads that read nothing. Dropped before [`Suspended::leave`], it lets them read again.
@@ -55,7 +67,7 @@ pub(crate) struct Suspended {
 
 /// What the threads of an old process remembered, by address and in the order of its sockets.
 #[derive(Default)]
-pub(crate) struct Remembered(Vec<(SocketAddr, Retries)>);
+pub(crate) struct Remembered(Vec<(SocketAddr, Memory)>);
 
 impl Threads {
     /// The sockets, each address's in their order.
@@ -67,6 +79,19 @@ impl Threads {
     pub(crate) fn suspend(self: &Arc<Self>) -> Suspended {
         self.tell(|| Order::Suspend);
         Suspended { threads: Arc::clone(self), is_over: false }
+    }
+
+    /// Takes what has become of a request that the old process had begun. It blocks.
+    pub(crate) fn hear(&self, v1::LinkDatagram { request, answer }: v1::LinkDatagram) {
+        // The old process is left to itself by now.
+        let Some(Ok(key)) = request.as_ref().map(Key::import) else { return };
+        let answer = answer.map(Vec::into_boxed_slice);
+        self.tell(|| Order::Ended(key, answer.clone()));
+    }
+
+    /// When the threads are told to end, they do not wait for answers of the front after that time.
+    pub(super) fn end_by(&self, until: Nanos) {
+        self.tell(|| Order::EndBy(until));
     }
 
     /// Lets the threads end when everything is answered.
@@ -89,33 +114,37 @@ impl Way {
 }
 
 impl Suspended {
-    /// What the threads remember, one after the other; each says it when nothing is being carried
-    /// out for it any more. Nothing changes until they read again. It blocks.
+    /// What the threads remember, one after the other; each says it when the front has answered all,
+    /// and at the latest at `answered`. It blocks.
     ///
-    /// Until `checked` they wait for tokens that are being looked up too. `None`: `until` has come.
+    /// `None`: `until` has come.
     pub(crate) fn export(
         &self,
-        checked: Nanos,
+        answered: Nanos,
         until: Nanos,
     ) -> Option<Vec<v1::DatagramSocketState>> {
         let export = |way: &Way| {
             let (sender, exported) = sync_channel(1);
-            way.tell(Order::Export(sender, checked));
+            way.tell(Order::Export(sender, answered));
             let left = until.since(Nanos::now());
-            let retries = match exported.recv_timeout(left) {
-                Ok(retries) => Some(retries),
+            let (retries, begun) = match exported.recv_timeout(left) {
+                Ok((retries, begun)) => (Some(retries), begun),
                 Err(RecvTimeoutError::Timeout) => return None,
                 // The thread has ended by itself. Another process gives the socket a new one.
-                Err(RecvTimeoutError::Disconnected) => None,
+                Err(RecvTimeoutError::Disconnected) => (None, Vec::new()),
             };
-            Some(v1::DatagramSocketState { addr: way.addr.to_string(), retries })
+            Some(v1::DatagramSocketState { addr: way.addr.to_string(), retries, begun })
         };
         self.threads.ways.iter().map(export).collect()
     }
 
-    /// Another process reads from now on. The threads send the answers that are still due, and end.
-    pub(crate) fn leave(mut self) {
+    /// Another process reads from now on. The threads send the answers that are still due, tell it of
+    /// them, and end.
+    pub(crate) fn leave(mut self, tell: Option<&TellEnded>) {
         self.is_over = true;
+        if let Some(tell) = tell {
+            self.threads.tell(|| Order::Leave(Arc::clone(tell)));
+        }
         self.threads.stop();
     }
 }
@@ -133,20 +162,41 @@ impl Suspension {
         self.is_on
     }
 
-    pub(super) fn take_orders(&mut self, orders: &Receiver<Order>) {
+    /// Whether a thread that was told to end `since` so long still waits for answers of the front.
+    pub(super) fn is_patient(&self, since: Duration, now: Nanos) -> bool {
+        match (self.end_by, self.is_on) {
+            (Some(until), _) => now < until,
+            // Each has come by then.
+            (None, true) => since <= FRONT_TIMEOUT,
+            (None, false) => since <= LAST_ANSWERS,
+        }
+    }
+
+    pub(super) fn take_orders(
+        &mut self,
+        orders: &Receiver<Order>,
+        handler: &mut Handler,
+        now: Nanos,
+    ) {
         while let Ok(order) = orders.try_recv() {
             match order {
                 Order::Suspend => self.is_on = true,
-                Order::Export(sender, checked) => self.export = Some((sender, checked)),
-                Order::Resume => *self = Suspension::default(),
+                Order::Export(sender, answered) => self.export = Some((sender, answered)),
+                Order::Resume => {
+                    *self = Suspension::default();
+                    handler.go_on();
+                }
+                Order::Leave(tell) => handler.tell(tell),
+                Order::EndBy(until) => self.end_by = Some(until),
+                Order::Ended(key, answer) => handler.ended_elsewhere(key, answer, now),
             }
         }
     }
 
-    /// Says what is remembered, if that was asked for and nothing is being carried out.
-    pub(super) fn export(&mut self, handler: &Handler, now: Nanos) {
-        let is_due = |checked: Nanos| handler.is_settled() && (handler.is_idle() || now >= checked);
-        if let Some((sender, _)) = self.export.take_if(|(_, checked)| is_due(*checked)) {
+    /// Says what is remembered, if that was asked for and is due.
+    pub(super) fn export(&mut self, handler: &mut Handler, now: Nanos) {
+        let is_due = |answered: Nanos| handler.is_idle() || now >= answered;
+        if let Some((sender, _)) = self.export.take_if(|(_, answered)| is_due(*answered)) {
             // Whoever asked may not wait any more.
             let _ = sender.send(handler.export());
         }
@@ -158,25 +208,30 @@ pub(crate) fn import(
     config: &UdpConfig,
     states: Vec<v1::DatagramSocketState>,
 ) -> Result<Remembered, NotUnderstood> {
-    let import = |v1::DatagramSocketState { addr, retries }: v1::DatagramSocketState| {
+    let import = |v1::DatagramSocketState { addr, retries, begun }: v1::DatagramSocketState| {
         let not_understood = |_| NotUnderstood { field: "datagrams.addr", value: 0 };
         let addr = addr.parse().map_err(not_understood)?;
-        let mut known = new_retries(config);
+        let mut memory = Memory::new(config);
         if let Some(retries) = retries {
-            known.import(retries, |answer| Ok(answer.into()))?;
+            memory.retries.import(retries, |answer| Ok(answer.into()))?;
         }
-        Ok((addr, known))
+        for key in &begun {
+            memory.begun.insert(memory.retries.import_begun(key)?);
+        }
+        Ok((addr, memory))
     };
     states.into_iter().map(import).collect::<Result<_, _>>().map(Remembered)
 }
 
 impl Remembered {
     /// What the next thread of this address remembered.
-    pub(super) fn take(&mut self, addr: SocketAddr) -> Option<Retries> {
+    pub(super) fn take(&mut self, addr: SocketAddr) -> Option<Memory> {
         let index = self.0.iter().position(|(of, _)| *of == addr)?;
         Some(self.0.remove(index).1)
     }
 }
 
+/// After the stop, a thread waits for answers of the front for at most this time.
+const LAST_ANSWERS: Duration = Duration::from_secs(5);
 /// Orders that a thread has not taken yet.
 pub(super) const ORDERS_MAX: usize = 4;

@@ -20,6 +20,7 @@ use std::thread::JoinHandle;
 
 use tokio::runtime;
 use tracing::warn;
+use weir_engine::Nanos;
 use weir_engine::datagrams::{DatagramBuffers, DatagramOptions, DatagramSocket};
 
 pub(crate) use backend::{Backend, Front};
@@ -31,6 +32,7 @@ use crate::core::handle::Handle;
 use crate::limits::rates::Rates;
 use crate::observe::counters::Counters;
 use handler::Shared;
+pub(crate) use handler::TellEnded;
 use handover::Way;
 use own::OwnAddrs;
 
@@ -166,14 +168,14 @@ impl Running {
         }
         let threads = Arc::new(Threads { stop, ways });
         let mut running = Running { threads, handles: Vec::new() };
-        for (socket, orders, retries) in begins {
+        for (socket, orders, memory) in begins {
             let (stop, shared) = (Arc::clone(&running.threads.stop), Arc::clone(&shared));
             let watch = Watch { stop: Arc::clone(&stop), counters: Arc::clone(&shared.counters) };
             let builder = std::thread::Builder::new().name("weir-udp".to_owned());
             running.handles.push(builder.spawn(move || {
                 let _watch = watch;
                 schedule_edge_thread();
-                thread::run(&socket, (shared, retries), (&stop, &orders));
+                thread::run(&socket, (shared, memory), (&stop, &orders));
             })?);
         }
         Ok(running)
@@ -193,6 +195,12 @@ impl Running {
                 warn!("a UDP thread ended by itself");
             }
         }
+    }
+
+    /// The same, but at that time they wait for no more answers of the front.
+    pub(crate) fn finish_by(self, until: Nanos) {
+        self.threads.end_by(until);
+        self.finish();
     }
 
     fn tell(&self) {

@@ -9,7 +9,7 @@ use tracing::warn;
 use weir_engine::Nanos;
 use weir_engine::datagrams::{DatagramSocket, Inbox, Outbox};
 
-use super::handler::{Handler, Retries, Shared};
+use super::handler::{Handler, Memory, Shared};
 use super::handover::{Order, Suspension};
 use crate::observe::counters::udp::Count;
 
@@ -17,7 +17,7 @@ use crate::observe::counters::udp::Count;
 /// ends. While an order suspends it, it receives nothing.
 pub(super) fn run(
     socket: &Arc<DatagramSocket>,
-    (shared, retries): (Arc<Shared>, Option<Retries>),
+    (shared, memory): (Arc<Shared>, Option<Memory>),
     (stop, orders): (&AtomicBool, &Receiver<Order>),
 ) {
     let mut inbox = Inbox::new(shared.config.datagram_bytes_max);
@@ -25,7 +25,7 @@ pub(super) fn run(
     let mut losses = Losses::default();
     let mut ended: Option<Nanos> = None;
     let mut suspension = Suspension::default();
-    let mut handler = Handler::new(shared, socket.waker(), retries);
+    let mut handler = Handler::new(shared, socket.waker(), memory);
     loop {
         let now = Nanos::now();
         if ended.is_none() && stop.load(Ordering::Relaxed) {
@@ -34,7 +34,8 @@ pub(super) fn run(
         handler.handle_done(&mut outbox, now);
         let since_end = ended.map(|ended| now.since(ended));
         // Datagrams that came before the stop are answered too, but those that keep coming are not.
-        suspension.take_orders(orders);
+        suspension.take_orders(orders, &mut handler, now);
+        handler.forget_elsewhere(now);
         let is_taking = !suspension.is_on() && since_end.is_none_or(|since| since < LAST_TURN);
         let received = if is_taking { receive(&mut inbox, socket, &mut handler) } else { 0 };
         for datagram in inbox.datagrams().take(received) {
@@ -49,10 +50,10 @@ pub(super) fn run(
         if received == Inbox::BATCH {
             continue;
         }
-        suspension.export(&handler, now);
+        suspension.export(&mut handler, now);
         if let Some(since) = since_end
             && received == 0
-            && (handler.is_idle() || since > LAST_ANSWERS)
+            && (handler.is_idle() || !suspension.is_patient(since, now))
         {
             return;
         }
@@ -125,6 +126,4 @@ const TURN_MAX: Duration = Duration::from_secs(1);
 const SUSPENDED_TURN: Duration = Duration::from_millis(10);
 /// After the stop, a thread receives datagrams for at most this time.
 const LAST_TURN: Duration = Duration::from_millis(100);
-/// After the stop, a thread waits for answers of the front for at most this time.
-const LAST_ANSWERS: Duration = Duration::from_secs(5);
 const TELL_INTERVAL: Duration = Duration::from_secs(10);

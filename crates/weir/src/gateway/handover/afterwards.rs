@@ -13,20 +13,22 @@ use crate::backends::calls::MovedCalls;
 use crate::core::state::SharedState;
 use crate::handover::{Conversation, Link};
 use crate::observe::upgrades::UpgradeLimit;
+use crate::udp;
 
-/// Begins the conversation in the old process, before its door says that the new one serves.
+/// Begins the conversation in the old process, before its door says that the new one serves. The
+/// result tells what has become of requests by datagram.
 pub(super) fn tell_new(
     shared: &Arc<SharedState>,
     link: Link,
     runtime: &runtime::Handle,
-) -> io::Result<()> {
+) -> io::Result<udp::TellEnded> {
     let hearing = Arc::clone(shared);
     let entered = runtime.clone();
     let conversation = Conversation::begin(link, move |word| match word {
         Word::Call(call) => entered.block_on(hearing.calls.hear(call)),
         Word::Published(published) => hearing.forwards.answered(&published),
         // The new process holds nothing back, publishes itself, and counts itself.
-        Word::HeldBack(_) | Word::Publish(_) | Word::Limit(_) => {}
+        Word::HeldBack(_) | Word::Publish(_) | Word::Limit(_) | Word::Datagram(_) => {}
     })?;
     let (news, told) = mpsc::channel(NEWS_MAX);
     shared.calls.tell_to(news);
@@ -39,13 +41,22 @@ pub(super) fn tell_new(
         forwarding.forwards.end();
     });
     runtime.spawn(tell_of_limits(conversation.clone(), Arc::clone(shared)));
-    runtime.spawn(tell_of_devices(conversation, Arc::clone(shared)));
-    Ok(())
+    runtime.spawn(tell_of_devices(conversation.clone(), Arc::clone(shared)));
+    let entered = runtime.clone();
+    Ok(Arc::new(move |ended| {
+        // The other process may have gone.
+        let _ = entered.block_on(conversation.tell_surely(Word::Datagram(ended)));
+    }))
 }
 
-/// Begins the conversation in the new process. `calls` have begun in the old one. Called within a
-/// tokio runtime.
-pub(super) fn hear_old(shared: &Arc<SharedState>, link: Link, calls: MovedCalls) -> io::Result<()> {
+/// Begins the conversation in the new process. `calls` have begun in the old one, and so have requests
+/// that the threads for `datagrams` know. Called within a tokio runtime.
+pub(super) fn hear_old(
+    shared: &Arc<SharedState>,
+    link: Link,
+    calls: MovedCalls,
+    datagrams: Option<Arc<udp::Threads>>,
+) -> io::Result<()> {
     let (news, told) = mpsc::channel(NEWS_MAX);
     // If the conversation fails, they are answered as if the old process had ended.
     shared.calls.go_on(calls, &news);
@@ -66,6 +77,11 @@ pub(super) fn hear_old(shared: &Arc<SharedState>, link: Link, calls: MovedCalls)
             });
         }
         Word::Limit(limit) => hearing.upgrades.add_limit(&limit),
+        Word::Datagram(ended) => {
+            if let Some(threads) = &datagrams {
+                threads.hear(ended);
+            }
+        }
         // This process forwards nothing to the old one.
         Word::Published(_) => {}
     })?;
@@ -197,7 +213,7 @@ mod tests {
         let (one, other) = Link::pair().unwrap();
         tell_new(here, one, &runtime::Handle::current()).unwrap();
         here.door.move_away();
-        hear_old(there, other, calls).unwrap();
+        hear_old(there, other, calls, None).unwrap();
     }
 
     async fn until(mut is_so: impl FnMut() -> bool) {

@@ -15,6 +15,7 @@ use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 use tracing::warn;
+use weir_engine::Nanos;
 use weir_wire::handover::v1;
 
 use super::Gateway;
@@ -77,7 +78,9 @@ impl Gateway {
 
     /// Sees to what remains to be done for what was taken over.
     pub(super) async fn go_on(&self, incoming: Incoming, Rest { changed, calls }: Rest) {
-        if let Err(error) = afterwards::hear_old(&self.shared, incoming.into_link(), calls) {
+        let datagrams = self.udp.as_ref().map(|udp| Arc::clone(udp.threads()));
+        let link = incoming.into_link();
+        if let Err(error) = afterwards::hear_old(&self.shared, link, calls, datagrams) {
             warn!(%error, "nothing is heard from the old process after the upgrade");
         }
         self.shared.close_leaving().await;
@@ -136,11 +139,13 @@ impl Gateway {
             admin
         });
         // Its threads have some answers left to send.
-        let udp = self.udp.take().map(|udp| spawn_blocking(|| udp.finish()));
+        let until = Nanos::now().after(linger);
+        let udp = self.udp.take().map(|udp| spawn_blocking(move || udp.finish_by(until)));
         while self.listeners.join_next().await.is_some() {}
         let stayed = |gateway: &Gateway| {
             let (http, unsettled) = gateway.staying();
-            http + unsettled + gateway.shared.calls.in_flight() as u64
+            let requests = gateway.shared.counters().udp.waiting();
+            http + unsettled + requests + gateway.shared.calls.in_flight() as u64
         };
         let before = stayed(&self);
         let all = async {

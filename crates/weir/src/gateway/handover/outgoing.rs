@@ -108,7 +108,7 @@ impl Outgoing {
         if let Err(why) = early.and_then(|()| node.as_mut().map_or(Ok(()), rest)) {
             return Err(self.abandon(successor, why));
         }
-        // Before the pause, as long as the front carries out what they have begun.
+        // Before the pause, so that most of what they have begun is carried out.
         let (suspended, datagrams) = match self.suspend_datagrams() {
             Ok(suspended) => suspended,
             Err(why) => return Err(self.abandon(successor, why)),
@@ -142,10 +142,10 @@ impl Outgoing {
             tell_shards(&self.shared, || Urgent::TakeBack);
             return Err(why);
         }
-        if let Err(error) = tell_new(&self.shared, successor.into_link(), runtime) {
+        let told = tell_new(&self.shared, successor.into_link(), runtime).inspect_err(|error| {
             warn!(%error, "nothing is told to the new process after the upgrade");
-        }
-        pause.end();
+        });
+        pause.end(told.ok().as_ref());
         if let Some(node) = node {
             node.leave();
         }
@@ -217,17 +217,15 @@ impl Outgoing {
         Ok(count)
     }
 
-    /// Lets the threads for datagrams read nothing any more. Returns what they remember once the
-    /// front has carried out what they have begun.
+    /// Lets the threads for datagrams read nothing any more. Returns what they remember, with the
+    /// requests that last.
     fn suspend_datagrams(&self) -> Result<Datagrams, NotMoved> {
         let Some(threads) = &self.datagrams else { return Ok((None, Vec::new())) };
         let suspended = threads.suspend();
         let now = Nanos::now();
-        match suspended.export(now.after(CHECKS_PATIENCE), now.after(DATAGRAMS_PATIENCE)) {
+        match suspended.export(now.after(ANSWERS_PATIENCE), now.after(DATAGRAMS_PATIENCE)) {
             Some(states) => Ok((Some(suspended), states)),
-            None => Err(NotMoved(
-                "requests by datagram wait for a hook or for the store of devices".to_owned(),
-            )),
+            None => Err(NotMoved("a thread for datagrams does not answer".to_owned())),
         }
     }
 
@@ -487,8 +485,8 @@ fn tell_shards(shared: &SharedState, urgent: impl Fn() -> Urgent) {
 }
 
 impl Pause<'_> {
-    /// The new process goes on.
-    fn end(mut self) {
+    /// The new process goes on, and is told of the requests by datagram that last.
+    fn end(mut self, tell: Option<&udp::TellEnded>) {
         self.is_over = true;
         // The shards and dispatchers end now, and not by themselves.
         self.shared.begin_shutdown();
@@ -498,7 +496,7 @@ impl Pause<'_> {
         }
         self.paused.drain(..).for_each(Paused::end);
         if let Some(suspended) = self.suspended.take() {
-            suspended.leave();
+            suspended.leave(tell);
         }
     }
 }
@@ -534,10 +532,10 @@ pub(super) const DRAINING: &str =
     "a drain closes connections: wait for its end, or cancel it (DELETE /v1/drain)";
 /// The new process starts its threads and reads its certificates.
 const PREPARE_PATIENCE: Duration = Duration::from_secs(30);
-/// A token is seldom looked up for longer. A look-up that lasts is answered by this process later.
-const CHECKS_PATIENCE: Duration = Duration::from_millis(100);
-/// Likewise for what is carried out, but nothing of that may be left.
-const DATAGRAMS_PATIENCE: Duration = Duration::from_millis(500);
+/// A request by datagram seldom lasts longer. One that lasts is answered by this process later.
+const ANSWERS_PATIENCE: Duration = Duration::from_millis(100);
+/// Long enough for a busy machine.
+const DATAGRAMS_PATIENCE: Duration = Duration::from_secs(5);
 /// Frames that have come are carried out within milliseconds.
 const STILL_PATIENCE: Duration = Duration::from_millis(500);
 const REST_PATIENCE: Duration = Duration::from_secs(1);

@@ -1,9 +1,10 @@
 //! The request handler: answers a datagram, hands it to the front, or drops it.
 
+mod elsewhere;
 mod jobs;
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use tokio::time::timeout;
 use weir_engine::datagrams::{Outbox, Peer, Received};
 use weir_engine::{Nanos, Waker};
 use weir_wire::datagram::{self, Answer, Datagram, Form, Id, Malformed, NoRequest, Request};
-use weir_wire::{handover, v1};
+use weir_wire::v1;
 
 use super::backend::{Backend, DatagramRefusal, Validity};
 use super::own::OwnAddrs;
@@ -24,6 +25,9 @@ use crate::limits::rates::Rates;
 use crate::limits::sources::Source;
 use crate::observe::counters::Counters;
 use crate::observe::counters::udp::{Count, Tally};
+pub(super) use elsewhere::Memory;
+pub(crate) use elsewhere::TellEnded;
+use elsewhere::{Audience, KNOWN_ELSEWHERE};
 use jobs::{Done, JobOutcome, Jobs, Ticket, What};
 
 /// The values that all UDP threads share.
@@ -50,6 +54,10 @@ pub(super) struct Handler {
     checks: HashMap<Box<str>, Vec<Waiter>>,
     /// Requests to the front that have no answer yet, and waiting calls.
     waiting: usize,
+    /// Requests that the old process of an upgrade carries out.
+    begun_elsewhere: HashSet<Key>,
+    known_elsewhere_until: Nanos,
+    audience: Audience,
     jobs: Arc<Jobs>,
     tally: Tally<u64>,
 }
@@ -58,7 +66,7 @@ pub(super) struct Handler {
 pub(super) type Retries = Duplicates<Box<[u8]>>;
 
 /// No answers.
-pub(super) fn new_retries(config: &UdpConfig) -> Retries {
+fn new_retries(config: &UdpConfig) -> Retries {
     Duplicates::new(config.duplicates_max, config.duplicate_window)
 }
 
@@ -78,34 +86,28 @@ struct Waiter {
 }
 
 impl Handler {
-    pub(super) fn new(shared: Arc<Shared>, waker: Waker, retries: Option<Retries>) -> Handler {
+    /// It knows what a thread of another process remembers, if there was one.
+    pub(super) fn new(shared: Arc<Shared>, waker: Waker, memory: Option<Memory>) -> Handler {
         let config = &shared.config;
-        let retries = retries.unwrap_or_else(|| new_retries(config));
+        let Memory { retries, begun } = memory.unwrap_or_else(|| Memory::new(config));
         Handler {
             tokens: Tokens::new(config.token_cache_max, config.token_cache_ttl),
             version: shared.backend.version(),
             duplicates: retries,
             checks: HashMap::new(),
             waiting: 0,
+            begun_elsewhere: begun,
+            known_elsewhere_until: Nanos::now().after(KNOWN_ELSEWHERE),
+            audience: Audience::default(),
             jobs: Jobs::new(waker),
             tally: Tally::default(),
             shared,
         }
     }
 
-    /// The answers to requests that may come again, for another process.
-    pub(super) fn export(&self) -> handover::v1::Duplicates {
-        self.duplicates.export(|answer| answer.to_vec())
-    }
-
-    /// Whether the front is carrying nothing out. It may still be looking tokens up.
-    pub(super) fn is_settled(&self) -> bool {
-        self.duplicates.in_progress() == 0
-    }
-
-    /// Whether the front has answered everything.
+    /// Whether the front has answered everything, and nothing is left to tell another process.
     pub(super) fn is_idle(&self) -> bool {
-        self.waiting == 0
+        self.waiting == 0 && self.has_told()
     }
 
     pub(super) fn count(&mut self, count: Count, by: u64) {
@@ -244,7 +246,7 @@ impl Handler {
                 self.spawn(Done::Ask { like, reply: reply.into_owned() }, what);
             }
             Before::Never => {
-                self.duplicates.end(like, None, now);
+                self.end(like, None, now);
                 self.refuse_for_queue(&reply, outbox);
             }
             Before::InProgress => self.count(Count::Joined, 1),
@@ -357,7 +359,7 @@ impl Handler {
                 (Answer::Refused(wire(refused)), false)
             }
             JobOutcome::Checked(_) => {
-                self.duplicates.end(like, None, now);
+                self.end(like, None, now);
                 return;
             }
         };
@@ -374,9 +376,7 @@ impl Handler {
         // A request that was carried out is remembered even if its answer does not fit, so that it
         // is not carried out again. A refusal is not remembered: unknown peers could fill the
         // memory with refusals.
-        if self.duplicates.end(like, is_done.then(|| bytes.into()), now) {
-            self.count(Count::Forgotten, 1);
-        }
+        self.end(like, is_done.then(|| bytes.into()), now);
     }
 
     fn refuse(&mut self, reply: &Reply<'_>, refused: &DatagramRefusal, outbox: &mut Outbox) {
@@ -438,4 +438,4 @@ fn wire(refused: &DatagramRefusal) -> datagram::Refused<'_> {
 /// The limit of RFC 9000 section 8.1 for addresses that are not proven.
 const AMPLIFICATION_MAX: usize = 3;
 /// A slow store answers earlier than this, with a refusal.
-const FRONT_TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const FRONT_TIMEOUT: Duration = Duration::from_secs(10);

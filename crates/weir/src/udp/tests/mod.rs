@@ -90,6 +90,9 @@ impl Backend for Fake {
     ) -> Answer<'a, Option<Accepted>> {
         Box::pin(async move {
             let id = self.enter(&self.publishes).await + 1;
+            if self.gate.is_closed() {
+                return Err(DatagramRefusal::busy("it gives up"));
+            }
             Ok(Some(Accepted { id, offset: Some(9), epoch: Some(3), connections: 2, nodes: None }))
         })
     }
