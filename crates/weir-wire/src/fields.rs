@@ -51,6 +51,11 @@ impl<'a> Fields<'a> {
         Fields { rest: body, depth: DEPTH_MAX - depth }
     }
 
+    /// What has not been read yet.
+    pub(crate) fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
     /// The next field; `None` at the end of the message. After an error the rest is meaningless.
     #[inline]
     pub(crate) fn next(&mut self) -> Result<Option<Field<'a>>, WireError> {
@@ -233,14 +238,14 @@ pub(crate) fn put_optional_fixed64(number: u8, value: u64, out: &mut Vec<u8>) {
 }
 
 /// The key of a field whose number is below 16, so that it takes one byte.
-fn key(number: u8, wire_type: u32) -> u8 {
+pub(crate) fn key(number: u8, wire_type: u32) -> u8 {
     debug_assert!((1..16).contains(&number), "the hot messages use one-byte keys only");
     number << 3 | (wire_type & 0x07) as u8
 }
 
 const VARINT: u32 = 0;
 const FIXED64: u32 = 1;
-const BYTES: u32 = 2;
+pub(crate) const BYTES: u32 = 2;
 const GROUP_START: u32 = 3;
 const GROUP_END: u32 = 4;
 const FIXED32: u32 = 5;

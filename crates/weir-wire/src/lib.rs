@@ -10,6 +10,7 @@
 //! | [`v1`] | all messages, generated | avoid allocations: see [`hot`] |
 //! | [`hot`] | reads and writes the frequent messages in place | know the rare ones |
 //! | [`json`] | the same messages as JSON | add anything to them |
+//! | [`handover`] | what one process of a gateway hands over to another | know what it means |
 //! | [`ws`] | frames of WebSocket | open a WebSocket |
 //! | [`format`](mod@format) | turns frames into the format of a connection | choose the format |
 //! | [`datagram`] | requests and answers over UDP | send them |
@@ -23,6 +24,7 @@ mod error_code;
 mod fields;
 pub mod format;
 pub mod frame;
+pub mod handover;
 pub mod hot;
 pub mod json;
 mod named;
@@ -38,17 +40,6 @@ pub use error_code::ErrorCode;
 pub mod v1 {
     include!(concat!(env!("OUT_DIR"), "/weir.v1.rs"));
     include!(concat!(env!("OUT_DIR"), "/weir.v1.serde.rs"));
-}
-
-/// What one process of a gateway hands over to another, generated from
-/// `proto/weir/handover/v1.proto`.
-pub mod handover {
-    /// Version 1.
-    #[expect(missing_docs, reason = "generated; the .proto is the document")]
-    #[expect(clippy::pedantic, reason = "generated")]
-    pub mod v1 {
-        include!(concat!(env!("OUT_DIR"), "/weir.handover.v1.rs"));
-    }
 }
 
 pub use prost::Message as ProstMessage;

@@ -2,9 +2,10 @@
 
 use std::fmt;
 
-use weir_wire::CloseReason;
 use weir_wire::format::Format;
-use weir_wire::handover::v1;
+use weir_wire::handover::{put_connection, v1};
+use weir_wire::{CloseReason, ProstMessage};
+use zeroize::Zeroize;
 
 use super::{
     BlockExport, ConnectionExport, Inner, ItemExport, MessageExport, OutboxExport, ResumeExport,
@@ -67,15 +68,8 @@ fn required<T>(field: &'static str, value: Option<T>) -> Result<T, NotUnderstood
 }
 
 impl<S> ShardExport<S> {
-    /// The messages, and the sockets in the order of the connections.
-    pub fn encode(self) -> (v1::Shard, Vec<S>) {
-        let mut sockets = Vec::with_capacity(self.connections.len());
-        let mut connections = Vec::with_capacity(self.connections.len());
-        for connection in self.connections {
-            let (connection, socket) = connection.encode();
-            connections.push(connection);
-            sockets.push(socket);
-        }
+    /// The bytes of [`v1::Shard`], and the sockets in the order of the connections.
+    pub fn encode(self) -> (Vec<u8>, Vec<S>) {
         let shard = v1::Shard {
             started: self.started.0,
             slots: self.slots,
@@ -84,26 +78,44 @@ impl<S> ShardExport<S> {
             welcomes: self.welcomes,
             drains: self.drains,
             messages: self.messages.into_iter().map(MessageExport::encode).collect(),
-            connections,
+            connections: Vec::new(),
             stores: self.stores.into_iter().map(StoreExport::encode).collect(),
             resumes: self.resumes.into_iter().map(ResumeExport::encode).collect(),
             stalled: self.stalled,
             lagging: self.lagging,
             waiting: self.waiting,
         };
-        (shard, sockets)
+        let of_connections = self.connections.len() * CONNECTION_BYTES;
+        let mut state = Vec::with_capacity(shard.encoded_len() + of_connections);
+        shard.encode(&mut state).expect("a vector has room");
+        let mut sockets = Vec::with_capacity(self.connections.len());
+        for connection in self.connections {
+            let (connection, socket) = connection.encode();
+            put_connection(&connection, &mut state);
+            sockets.push(socket);
+        }
+        (state, sockets)
     }
 
-    /// The export of these messages. `sockets` are those of the connections, in their order.
+    /// The export of a message and of the bytes of its connections, as [`split_shard`] returns them.
+    /// `socket` gives the socket of each connection, which was lent before or was not.
     ///
-    /// Errors: a field that this program does not understand, or another number of sockets.
-    pub fn decode(shard: v1::Shard, sockets: Vec<S>) -> Result<ShardExport<S>, NotUnderstood> {
-        if shard.connections.len() != sockets.len() {
-            return Err(unknown("the number of sockets", sockets.len() as u64));
+    /// Errors: a field that this program does not understand, or a missing socket.
+    ///
+    /// [`split_shard`]: weir_wire::handover::split_shard
+    pub fn decode(
+        (shard, connections): (v1::Shard, Vec<&[u8]>),
+        mut socket: impl FnMut(ConnId, bool) -> Option<S>,
+    ) -> Result<ShardExport<S>, NotUnderstood> {
+        // Collected as a `Result` they would grow piece by piece, which takes twice the memory.
+        let mut decoded = Vec::with_capacity(connections.len());
+        for (index, bytes) in connections.into_iter().enumerate() {
+            let malformed = |_| unknown("connections: the one that is malformed", index as u64);
+            let connection = v1::Connection::decode(bytes).map_err(malformed)?;
+            let found = socket(ConnId::from_u64(connection.id), connection.lent);
+            let found = found.ok_or_else(|| unknown("connection without socket", connection.id))?;
+            decoded.push(ConnectionExport::decode(connection, found)?);
         }
-        let connections = shard.connections.into_iter().zip(sockets);
-        let connections =
-            connections.map(|(connection, socket)| ConnectionExport::decode(connection, socket));
         let messages = shard.messages.into_iter().map(MessageExport::decode);
         Ok(ShardExport {
             started: Nanos(shard.started),
@@ -112,7 +124,7 @@ impl<S> ShardExport<S> {
             retired: shard.retired,
             welcomes: shard.welcomes,
             drains: shard.drains,
-            connections: connections.collect::<Result<_, _>>()?,
+            connections: decoded,
             messages: messages.collect::<Result<_, _>>()?,
             stores: shard.stores.into_iter().map(StoreExport::decode).collect(),
             resumes: shard.resumes.into_iter().map(ResumeExport::decode).collect(),
@@ -148,7 +160,7 @@ impl<S> ConnectionExport<S> {
             outbox: self.outbox.map(|outbox| outbox.encode()),
             positions: self.positions.map(|told| v1::Positions { told: flat(told) }),
             tls: self.tls.map(|tls| tls.encode()),
-            lent: false,
+            lent: self.lent,
         };
         (connection, self.socket)
     }
@@ -173,6 +185,7 @@ impl<S> ConnectionExport<S> {
         let positions = positions.map(|positions| pairs("positions.told", &positions.told));
         Ok(Self {
             socket,
+            lent: connection.lent,
             id: ConnId::from_u64(connection.id),
             device: DeviceRef(connection.device),
             origin: Origin::new(connection.source, grant, format, client),
@@ -223,8 +236,12 @@ impl TlsExport {
             let alert = Alert::ALL.into_iter().find(|alert| *alert as u32 == code);
             alert.ok_or_else(|| unknown("tls.farewell", code))
         });
+        let mut keys = required("tls.session", tls.session)?;
+        let session = Session::decode(&keys);
+        keys.send.zeroize();
+        keys.receive.zeroize();
         Ok(Self {
-            session: Session::decode(&required("tls.session", tls.session)?)?,
+            session: session?,
             partial: tls.partial.map(BlockExport::decode),
             is_ahead: tls.is_ahead,
             is_ended: tls.is_ended,
@@ -365,3 +382,6 @@ impl ResumeExport {
         Self { slot, topic: TopicId(topic), number, after, parts, is_asked }
     }
 }
+
+/// Room for a connection with TLS and two topics.
+const CONNECTION_BYTES: usize = 192;

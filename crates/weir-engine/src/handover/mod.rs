@@ -9,7 +9,6 @@ mod format;
 mod messages;
 
 use std::collections::HashSet;
-use std::io;
 use std::ops::Range;
 
 use weir_wire::CloseReason;
@@ -62,31 +61,25 @@ impl<S> ShardExport<S> {
     /// Errors: the field and the value that do not fit.
     pub(crate) fn check(&self, index: u8) -> Result<(), NotUnderstood> {
         let wrong = |field, value: u64| Err(NotUnderstood { field, value });
-        let mut used = HashSet::with_capacity(self.connections.len());
-        for connection in &self.connections {
-            if connection.id.shard() != usize::from(index) {
-                return wrong("connection.id of another shard", connection.id.to_u64());
-            }
-            if !used.insert(connection.id.slot().index()) {
-                return wrong("connection.id used twice", connection.id.to_u64());
-            }
-        }
-        let unused = self.free.iter().map(|(slot, _)| *slot).chain(self.retired.iter().copied());
-        let mut all = used.clone();
-        for slot in unused {
-            if !all.insert(slot) {
-                return wrong("slot named twice", slot.into());
-            }
-        }
-        if let Some(slot) = all.iter().find(|slot| **slot >= self.slots) {
-            return wrong("slot beyond shard.slots", (*slot).into());
-        }
-        if all.len() != self.slots as usize {
+        if self.connections.len() + self.free.len() + self.retired.len() != self.slots as usize {
             return wrong("shard.slots", self.slots.into());
         }
+        let mut used = vec![false; self.slots as usize];
+        for connection in &self.connections {
+            let id = connection.id;
+            if id.shard() != usize::from(index) {
+                return wrong("connection.id of another shard", id.to_u64());
+            }
+            name(&mut used, id.slot().index(), ("connection.id used twice", id.to_u64()))?;
+        }
+        let mut all = used.clone();
+        let unused = self.free.iter().map(|(slot, _)| *slot).chain(self.retired.iter().copied());
+        for slot in unused {
+            name(&mut all, slot, ("slot named twice", slot.into()))?;
+        }
         let lists = [&self.stalled, &self.lagging, &self.waiting].into_iter().flatten().copied();
-        let named = lists.chain(self.resumes.iter().map(|resume| resume.slot));
-        match named.into_iter().find(|slot| !used.contains(slot)) {
+        let mut named = lists.chain(self.resumes.iter().map(|resume| resume.slot));
+        match named.find(|slot| used.get(*slot as usize) != Some(&true)) {
             Some(slot) => wrong("slot without a connection", slot.into()),
             None => self.check_messages(),
         }
@@ -112,50 +105,18 @@ impl<S> ShardExport<S> {
         let of_stores = self.stores.iter().flat_map(|store| &store.messages);
         unknown("store.messages", of_stores.into_iter().find(|one| !known.contains(*one)))
     }
+}
 
-    /// Makes another socket of each.
-    pub(crate) fn map_sockets<T>(
-        self,
-        mut make: impl FnMut(S, ConnId, Priority) -> io::Result<T>,
-    ) -> io::Result<ShardExport<T>> {
-        let mut connections = Vec::with_capacity(self.connections.len());
-        for connection in self.connections {
-            let ConnectionExport { socket, id, device, origin, priority, heartbeat, .. } =
-                connection;
-            connections.push(ConnectionExport {
-                socket: make(socket, id, priority)?,
-                id,
-                device,
-                origin,
-                priority,
-                heartbeat,
-                closing: connection.closing,
-                welcomed: connection.welcomed,
-                inner: connection.inner,
-                topics: connection.topics,
-                partial: connection.partial,
-                outbox: connection.outbox,
-                positions: connection.positions,
-                tls: connection.tls,
-            });
-        }
-        let ShardExport { started, slots, free, retired, welcomes, drains, .. } = self;
-        let ShardExport { messages, stores, resumes, stalled, lagging, waiting, .. } = self;
-        Ok(ShardExport {
-            started,
-            slots,
-            free,
-            retired,
-            welcomes,
-            drains,
-            connections,
-            messages,
-            stores,
-            resumes,
-            stalled,
-            lagging,
-            waiting,
-        })
+/// Notes that a slot is named, which must not be so yet.
+fn name(
+    named: &mut [bool],
+    slot: u32,
+    (twice, value): (&'static str, u64),
+) -> Result<(), NotUnderstood> {
+    match named.get_mut(slot as usize).map(|is_named| std::mem::replace(is_named, true)) {
+        Some(false) => Ok(()),
+        Some(true) => Err(NotUnderstood { field: twice, value }),
+        None => Err(NotUnderstood { field: "slot beyond shard.slots", value: slot.into() }),
     }
 }
 
@@ -164,6 +125,8 @@ impl<S> ShardExport<S> {
 pub struct ConnectionExport<S> {
     /// Its socket.
     pub socket: S,
+    /// Whether the other process has the socket already.
+    pub lent: bool,
     /// Its id, which stays.
     pub id: ConnId,
     /// Its device.

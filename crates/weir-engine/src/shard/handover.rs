@@ -9,7 +9,7 @@ use std::error::Error;
 use std::io;
 use std::sync::Arc;
 
-use weir_wire::{ProstMessage, handover::v1};
+use weir_wire::handover::split_shard;
 use zeroize::Zeroize;
 
 use super::forms::bytes_of_positions;
@@ -101,6 +101,7 @@ impl<N: Net, F: Front> Shard<N, F> {
     fn take_out(&mut self, slot: Slot, messages: &mut Messages) -> ConnectionExport<N::Socket> {
         self.count_out(slot);
         let id = self.table.id(self.index, slot);
+        let lent = self.lending.as_ref().is_some_and(|lending| lending.has(id));
         let entry = &mut self.table[slot];
         let members: Vec<(TopicId, u32)> = entry
             .memberships
@@ -119,6 +120,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         entry.tls = TlsSlot::NONE;
         ConnectionExport {
             socket: entry.socket.take().expect("only connections with a socket are taken out"),
+            lent,
             id,
             device: entry.device,
             origin: entry.origin,
@@ -152,12 +154,18 @@ fn block_export(block: &Block) -> BlockExport {
 
 /// Making a shard.
 impl<N: Net, F: Front> Shard<N, F> {
-    /// Fills a shard without connections with what another one has handed over. Its sockets are
-    /// registered under their keys.
+    /// Fills a shard without connections with what another one has handed over. `adopt` gives each
+    /// socket, registered under its key.
     ///
     /// Everything is charged even beyond the budget: it was there before. If room is short, the
     /// shard makes some in its first turn.
-    pub(crate) fn import(&mut self, export: ShardExport<N::Socket>) {
+    ///
+    /// Errors: those of `adopt`.
+    pub(crate) fn import<S>(
+        &mut self,
+        export: ShardExport<S>,
+        mut adopt: impl FnMut(&mut N, S, (ConnId, Priority)) -> io::Result<N::Socket>,
+    ) -> io::Result<()> {
         debug_assert!(self.table.in_use() == 0, "the shard has no connection yet");
         let ShardExport { started, slots, free, retired, welcomes, drains, .. } = export;
         self.started = started;
@@ -173,7 +181,7 @@ impl<N: Net, F: Front> Shard<N, F> {
             messages.insert(number, Message::import(&budget, message, singles));
         }
         for connection in export.connections {
-            self.put_in(connection, &messages);
+            self.put_in(connection, &messages, &mut adopt)?;
         }
         for store in export.stores {
             let found = store.messages.iter().filter_map(|number| messages.get(number).cloned());
@@ -198,16 +206,19 @@ impl<N: Net, F: Front> Shard<N, F> {
                 outbox.is_waiting = true;
             }
         }
+        Ok(())
     }
 
-    fn put_in(
+    fn put_in<S>(
         &mut self,
-        connection: ConnectionExport<N::Socket>,
+        connection: ConnectionExport<S>,
         messages: &HashMap<u64, Arc<Message>>,
-    ) {
-        let ConnectionExport { id, inner, topics, partial, outbox, positions, tls, .. } =
+        adopt: &mut impl FnMut(&mut N, S, (ConnId, Priority)) -> io::Result<N::Socket>,
+    ) -> io::Result<()> {
+        let ConnectionExport { socket, id, inner, topics, partial, outbox, positions, tls, .. } =
             connection;
         let slot = id.slot();
+        self.table[slot].socket = Some(adopt(&mut self.net, socket, (id, connection.priority))?);
         let tls_slot = tls.map_or(TlsSlot::NONE, |tls| {
             let TlsExport { session, partial, is_ahead, is_ended, farewell } = *tls;
             let partial = partial.map(|block| self.block(&block));
@@ -217,7 +228,6 @@ impl<N: Net, F: Front> Shard<N, F> {
         let entry = &mut self.table[slot];
         (entry.device, entry.origin, entry.priority) =
             (connection.device, connection.origin, connection.priority);
-        entry.socket = Some(connection.socket);
         entry.tls = tls_slot;
         entry.partial = partial;
         (entry.publish_due, entry.frames_due) = (inner.publish_due, inner.frames_due);
@@ -244,6 +254,7 @@ impl<N: Net, F: Front> Shard<N, F> {
         // What has become due in the pause is due at the next tick.
         self.arm(slot, Tick(inner.timer).max(self.tick().plus(1)));
         self.list_again(slot);
+        Ok(())
     }
 
     /// A block of another process.
@@ -328,17 +339,12 @@ impl<N: Net, F: Front> Shard<N, F> {
         if !is_due() {
             return;
         }
-        let (mut shard, sockets) = self.export().encode();
-        if let Some(lending) = &self.lending {
-            for connection in &mut shard.connections {
-                connection.lent = lending.has(ConnId::from_u64(connection.id));
-            }
-        }
-        let mut state = shard.encode_to_vec();
-        let of_connections = shard.connections.iter().zip(&sockets);
-        let lent = of_connections.filter(|(connection, _)| !connection.lent);
-        let lent: Vec<_> = lent.filter_map(|(_, socket)| self.net.lend(socket)).collect();
-        match take(Ok((HandedOver { state: &state, sockets: &lent }, link))) {
+        let export = self.export();
+        let lent: Vec<bool> = export.connections.iter().map(|connection| connection.lent).collect();
+        let (mut state, sockets) = export.encode();
+        let to_send = lent.iter().zip(&sockets).filter(|(lent, _)| !**lent);
+        let to_send: Vec<_> = to_send.filter_map(|(_, socket)| self.net.lend(socket)).collect();
+        match take(Ok((HandedOver { state: &state, sockets: &to_send }, link))) {
             Keeper::Other => {
                 state.zeroize();
                 // The other process has copies: to close ends nothing.
@@ -347,13 +353,22 @@ impl<N: Net, F: Front> Shard<N, F> {
                 self.stopped = true;
             }
             Keeper::Itself => {
+                self.put_back(&state, sockets);
                 state.zeroize();
-                self.empty();
-                let export = ShardExport::decode(shard, sockets);
-                self.import(export.expect("what a shard has encoded is known to it"));
                 self.suspend(false);
             }
         }
+    }
+
+    /// Empties the shard, and fills it with what it has exported.
+    fn put_back(&mut self, state: &[u8], sockets: Vec<N::Socket>) {
+        let mut sockets = sockets.into_iter();
+        let split = split_shard(state).expect("what is encoded can be split");
+        let export = ShardExport::decode(split, |_, _| sockets.next());
+        let export = export.expect("what is exported is known");
+        debug_assert_eq!(export.check(self.index), Ok(()), "what is exported is whole");
+        self.empty();
+        self.import(export, |_, socket, _| Ok(socket)).expect("the sockets are registered");
     }
 
     /// Watches a socket whose connection another process will hand over.
@@ -382,13 +397,14 @@ impl<N: Net, F: Front> Shard<N, F> {
     ) -> io::Result<Vec<Taken>> {
         let invalid =
             |error: Box<dyn Error + Send + Sync>| io::Error::new(io::ErrorKind::InvalidData, error);
-        let shard = v1::Shard::decode(state).map_err(|error| invalid(error.into()))?;
+        let split = split_shard(state).map_err(|error| invalid(error.into()))?;
         let mut sockets = sockets.into_iter();
-        let arrived = shard.connections.iter().filter_map(|connection| match connection.lent {
-            true => self.borrowed.remove(&ConnId::from_u64(connection.id)).map(Arrived::Before),
+        let borrowed = &mut self.borrowed;
+        let export = ShardExport::decode(split, |conn, lent| match lent {
+            true => borrowed.remove(&conn).map(Arrived::Before),
             false => sockets.next().map(Arrived::Now),
         });
-        let arrived: Vec<_> = arrived.collect();
+        let export = export.map_err(|error| invalid(error.into()))?;
         if sockets.next().is_some() {
             return Err(invalid("more sockets than connections".into()));
         }
@@ -396,7 +412,6 @@ impl<N: Net, F: Front> Shard<N, F> {
         for (_, socket) in std::mem::take(&mut self.borrowed) {
             self.net.close(socket);
         }
-        let export = ShardExport::decode(shard, arrived).map_err(|error| invalid(error.into()))?;
         export.check(self.index).map_err(|error| invalid(error.into()))?;
         let taken = |connection: &ConnectionExport<_>| Taken {
             id: connection.id,
@@ -405,14 +420,12 @@ impl<N: Net, F: Front> Shard<N, F> {
             is_closing: connection.closing.is_some(),
         };
         let taken = export.connections.iter().map(taken).collect();
-        let net = &mut self.net;
-        let export = export.map_sockets(|arrived, conn, priority| match arrived {
+        self.import(export, |net, arrived, (conn, priority)| match arrived {
             Arrived::Before(socket) => Ok(socket),
             Arrived::Now(offer) => {
                 net.adopt(offer, key_of(conn.generation(), conn.slot()), priority)
             }
         })?;
-        self.import(export);
         self.behind = self.table.in_use();
         Ok(taken)
     }
@@ -442,13 +455,8 @@ impl<N: Net, F: Front> Shard<N, F> {
         }
         let mut export = self.export();
         self.spoil_export(&mut export);
-        let (messages, sockets) = export.encode();
-        let bytes = messages.encode_to_vec();
-        let messages = v1::Shard::decode(&*bytes).expect("what is encoded can be decoded");
-        let export = ShardExport::decode(messages, sockets).expect("what is exported is known");
-        export.check(self.index).expect("what is exported is whole");
-        self.empty();
-        self.import(export);
+        let (state, sockets) = export.encode();
+        self.put_back(&state, sockets);
         self.spoil_import();
         self.count_levels();
         true
