@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
+use rustix::process::nice;
 use tokio::runtime;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -458,7 +459,12 @@ fn taker(
         let size =
             Sent { bytes: handed.state.len() as u64, descriptors: handed.sockets.len() as u64 };
         let _ = sending.send(sent.map(|()| size));
-        decided.recv().unwrap_or(Keeper::Itself)
+        let keeper = decided.recv().unwrap_or(Keeper::Itself);
+        if keeper == Keeper::Other {
+            // This thread alone: it has only copies of sockets to close while the other process serves.
+            let _ = nice(NICE_MAX);
+        }
+        keeper
     });
     (is_due, take)
 }
@@ -545,5 +551,7 @@ const SETTLE_PATIENCE: Duration = Duration::from_millis(50);
 const PER_CONNECTION: Duration = Duration::from_micros(50);
 const PER_MEBIBYTE: Duration = Duration::from_millis(20);
 const RETRY_INTERVAL: Duration = Duration::from_micros(500);
+/// Everything else that runs goes first.
+const NICE_MAX: i32 = 19;
 /// A shard that has ended is not waited for longer.
 const SEND_PATIENCE: Duration = Duration::from_secs(30);
