@@ -111,6 +111,8 @@ if has_systemd; then
     connects
     until_so systemctl --quiet is-active weir
     is_ready || fail "the gateway is not ready after its activation"
+    weir upgrade --config $config >/dev/null
+    connects
     systemctl stop weir.socket weir
     rm /run/systemd/system/weir.socket
     systemctl daemon-reload

@@ -14,7 +14,7 @@ use rustix::net::sockopt::set_socket_passcred;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
-use weir_tests::{Answer, Device, PATIENCE, free_addr, now, program, rest};
+use weir_tests::{Answer, Device, PATIENCE, UnderWay, free_addr, now, program, rest};
 
 /// The addresses and files of a gateway.
 struct Place {
@@ -30,7 +30,8 @@ impl Place {
         let directory = tempfile::tempdir()?;
         let text = format!(
             "[listen]\ntcp = [\"{tcp}\"]\nhttp = [\"{http}\"]\nudp = []\nadmin = \"{admin}\"\n\
-             [store]\nkind = \"none\"\n"
+             [store]\nkind = \"none\"\n[upgrade]\nsocket = \"{}\"\n",
+            directory.path().join("upgrade.sock").display()
         );
         std::fs::write(directory.path().join("weir.toml"), text)?;
         Ok(Place { directory, tcp, http, admin })
@@ -225,9 +226,22 @@ fn sockets_of_systemd_are_used_and_the_others_opened() -> Result<()> {
     let again = Device::greet(place.tcp, "e", &["news"])?;
     drop(again);
     ensure!(place.log().contains("listening"), "{}", place.log());
-    let answer = Answer::post(place.admin, "/v1/publish", r#"{"topic":"news","text":"hello"}"#)?;
-    ensure!(answer.status == 200, "{answer:?}");
-    ensure!(device.hear()?.is_some());
+    let mut publish = || -> Result<()> {
+        let message = r#"{"topic":"news","text":"hello"}"#;
+        let answer = Answer::post(place.admin, "/v1/publish", message)?;
+        ensure!(answer.status == 200, "{answer:?}");
+        ensure!(device.hear()?.is_some());
+        Ok(())
+    };
+    publish()?;
+    // A process that takes over gets them from the one before.
+    let mut upgrade = Command::new(program("weir")?);
+    upgrade.args(["upgrade", "--json", "--config"]).arg(place.config());
+    let ended = UnderWay::begin_with(upgrade)?.end()?;
+    let (_newest, _) = ended.map_err(|why| anyhow::anyhow!("{why}\n{}", place.log()))?;
+    publish()?;
+    drop(Device::greet(place.tcp, "f", &["news"])?);
+    ensure!(Answer::get(place.http, "/v1/topics/news")?.status != 0);
 
     let other = Place::new()?;
     let _weir = other.start(activate("tcp", &[other.tcp])?)?;

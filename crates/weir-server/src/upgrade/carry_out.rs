@@ -52,6 +52,10 @@ impl Program {
         }
         let mut command = Command::new(program);
         command.arg("serve");
+        // systemd's sockets come from this process, with all others.
+        for name in ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"] {
+            command.env_remove(name);
+        }
         if let Some(config) = request.config.as_ref().or(self.config.as_ref()) {
             command.arg("--config").arg(config);
         }
@@ -235,6 +239,9 @@ mod tests {
         request.config = Some("/new.toml".into());
         assert_eq!(line(&request).as_deref(), Ok("/q serve --config /new.toml"));
         request.program = Some("q".into());
+        let command = program.command(&Request::default()).unwrap();
+        let removed = command.get_envs().find(|(name, _)| *name == "LISTEN_FDNAMES");
+        assert_eq!(removed, Some((OsStr::new("LISTEN_FDNAMES"), None)));
         let refused = NotMoved("the program q is no absolute path".to_owned());
         assert_eq!(line(&request), Err(refused));
     }
