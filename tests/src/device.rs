@@ -184,6 +184,16 @@ impl Device {
         }
     }
 
+    /// All bytes up to the server's end.
+    pub fn all_bytes(&mut self) -> Result<Vec<u8>> {
+        let mut bytes = std::mem::take(&mut self.received);
+        match &mut self.channel {
+            Channel::Plain(socket) => socket.read_to_end(&mut bytes)?,
+            Channel::Tls(stream) => stream.read_to_end(&mut bytes)?,
+        };
+        Ok(bytes)
+    }
+
     /// The next message, which must be a `Push`.
     pub fn push(&mut self) -> Result<v1::Push> {
         match self.hear()? {

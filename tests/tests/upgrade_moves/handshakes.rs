@@ -1,5 +1,5 @@
 //! A TLS handshake that has begun when an upgrade comes: the old process finishes it, and says that the
-//! device shall come back.
+//! client shall come back.
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
@@ -17,21 +17,26 @@ fn a_handshake_that_has_begun_is_finished_by_the_old_process() -> Result<()> {
     let tls = server.tls.expect("it listens with TLS");
     let client = authority.client()?;
     let mut device = Device::begin_tls(tls, &client)?;
+    let mut http = Device::begin_tls(server.https.expect("it listens with HTTPS"), &client)?;
     let mut under_way = UnderWay::begin(&server, &[])?;
     under_way.await_stage("committed")?;
-    ensure!(server.is_alive()?, "the old process does not wait for the device");
+    ensure!(server.is_alive()?, "the old process does not wait for them");
     device.end_handshake()?;
     let goodbye = device.goodbye()?;
     ensure!(goodbye.code == u32::from(CloseReason::Draining.code()), "{goodbye:?}");
+    http.end_handshake()?;
+    http.send_bytes(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
+    let answer = String::from_utf8(http.all_bytes()?)?;
+    ensure!(answer.starts_with("HTTP/1.1 503") && answer.contains("Retry-After"), "{answer}");
     let mut left = Value::Null;
     while let Some(line) = under_way.line()? {
         if let Some(last) = line.get("left") {
             left = last.clone();
         }
     }
-    ensure!(left == json!({"finished": 1, "closed": 0}), "{left}");
+    ensure!(left == json!({"finished": 2, "closed": 0}), "{left}");
     let (_newest, moved) = under_way.finish(&server)?;
-    let stayed = json!([{"kind": "http", "count": 0}, {"kind": "unsettled", "count": 1}]);
+    let stayed = json!([{"kind": "http", "count": 0}, {"kind": "unsettled", "count": 2}]);
     ensure!(moved["stayed"] == stayed, "{moved}");
     let deadline = now() + PATIENCE;
     while server.is_alive()? {

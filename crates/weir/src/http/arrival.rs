@@ -1,5 +1,7 @@
 //! The beginning of a connection: PROXY header, handshake, and the version of HTTP.
 
+use std::time::Duration;
+
 use super::Edge;
 use crate::base::deadline::Deadline;
 use crate::base::model::Spoken;
@@ -32,7 +34,10 @@ pub(super) async fn hear(
         opening::arrive(shared, stream, unsettled, is_proxied, Spoken::Http, &mut deadline).await?;
     let (is_h2, identity) = match secured {
         Some(secured) => (secured.is_h2, secured.identity),
-        None => (is_preface(edge, stream, &mut read_buffer, &deadline).await?, None),
+        None => {
+            let is_preface = is_preface(edge, stream, &mut read_buffer, &deadline);
+            (opening::unless_draining(shared, Duration::ZERO, is_preface).await?, None)
+        }
     };
     let ahead = std::mem::take(&mut read_buffer.bytes);
     Ok(Arrival { ahead, is_h2, identity })

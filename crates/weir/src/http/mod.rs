@@ -144,13 +144,7 @@ pub(crate) async fn run(
     is_proxied: bool,
 ) {
     let since = edge.registry.now();
-    let mut draining = shared.draining.subscribe();
-    let arrived = tokio::select! {
-        arrived = arrival::hear(&shared, &edge, &mut stream, &mut unsettled, is_proxied) => arrived,
-        // The shared state owns the sender, so this ends only by draining.
-        _ = draining.wait_for(|is_draining| *is_draining) => Err(CloseReason::Draining.into()),
-    };
-    drop(draining);
+    let arrived = arrival::hear(&shared, &edge, &mut stream, &mut unsettled, is_proxied).await;
     match arrived {
         Ok(arrival) if stream.is_plain() => serve(edge, stream, unsettled, arrival, since).await,
         Ok(arrival) => {

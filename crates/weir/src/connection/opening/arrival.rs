@@ -1,5 +1,10 @@
 //! What comes before `Hello`: the PROXY header and the TLS handshake.
 
+use std::time::Duration;
+
+use tokio::time::sleep;
+use weir_wire::CloseReason;
+
 use super::{NotGreeted, read_more};
 use crate::base::deadline::Deadline;
 use crate::base::model::Spoken;
@@ -13,6 +18,9 @@ use crate::tls::stream::Stream;
 
 /// Reads the PROXY header and makes the TLS handshake, where the listener has them. Returns the
 /// bytes that followed, and the result of the handshake.
+///
+/// Before the end of a handshake a peer can be told nothing. So it is made even while the gateway
+/// drains, if its first bytes come soon.
 pub(crate) async fn arrive(
     shared: &SharedState,
     stream: &mut Stream,
@@ -21,12 +29,38 @@ pub(crate) async fn arrive(
     spoken: Spoken,
     deadline: &mut Deadline,
 ) -> Result<(ReadBuffer, Option<Secured>), NotGreeted> {
-    let first = hear_first(shared, stream, unsettled, is_proxied, deadline).await?;
-    secure(shared, stream, spoken, first, deadline).await
+    let patience = if stream.is_unsecured() { FIRST_PATIENCE } else { Duration::ZERO };
+    let first = hear_first(shared, stream, unsettled, is_proxied, deadline);
+    let first = unless_draining(shared, patience, first).await?;
+    let Some(tls) = shared.tls.as_ref().filter(|_| stream.is_unsecured()) else {
+        return Ok((first, None));
+    };
+    let secured = tls.secure(stream, spoken, first, deadline).await?;
+    Ok((ReadBuffer::new(shared.engine().budget()), Some(secured)))
+}
+
+/// The outcome, or the end if the gateway drains, and has waited so long since.
+pub(crate) async fn unless_draining<T>(
+    shared: &SharedState,
+    patience: Duration,
+    heard: impl Future<Output = Result<T, NotGreeted>>,
+) -> Result<T, NotGreeted> {
+    let mut draining = shared.draining.subscribe();
+    let drained = async {
+        // The shared state holds the sender, so this ends only by draining.
+        let _ = draining.wait_for(|is_draining| *is_draining).await;
+        if !patience.is_zero() {
+            sleep(patience).await;
+        }
+    };
+    tokio::select! {
+        heard = heard => heard,
+        () = drained => Err(CloseReason::Draining.into()),
+    }
 }
 
 /// Reads the PROXY header, or the first bytes.
-pub(super) async fn hear_first(
+async fn hear_first(
     shared: &SharedState,
     stream: &mut Stream,
     unsettled: &mut Unsettled,
@@ -43,21 +77,6 @@ pub(super) async fn hear_first(
         return Err(NotGreeted::TurnedAway(ConnectRefuseCause::ProxyHeader));
     }
     Ok(read_buffer)
-}
-
-/// Makes the TLS handshake, where the listener has them.
-pub(super) async fn secure(
-    shared: &SharedState,
-    stream: &mut Stream,
-    spoken: Spoken,
-    first: ReadBuffer,
-    deadline: &mut Deadline,
-) -> Result<(ReadBuffer, Option<Secured>), NotGreeted> {
-    let Some(tls) = shared.tls.as_ref().filter(|_| stream.is_unsecured()) else {
-        return Ok((first, None));
-    };
-    let secured = tls.secure(stream, spoken, first, deadline).await?;
-    Ok((ReadBuffer::new(shared.engine().budget()), Some(secured)))
 }
 
 /// Reads the PROXY header, which names the source.
@@ -84,3 +103,7 @@ async fn hear_proxy(
         None => Ok(()),
     }
 }
+
+/// A client of TLS speaks first, and at once. What it has said is read within this time even by a
+/// gateway that is busy.
+const FIRST_PATIENCE: Duration = Duration::from_secs(1);

@@ -48,8 +48,7 @@ use crate::limits::admission::Unsettled;
 use crate::observe::counters::ConnectRefuseCause;
 use crate::tls::NotSecured;
 use crate::tls::stream::{NotMovable, Parts, Stream};
-pub(crate) use arrival::arrive;
-use arrival::{hear_first, secure};
+pub(crate) use arrival::{arrive, unless_draining};
 use refused::{Named, RefusedOpening};
 pub(crate) use upgraded::{CallerIdentity, Upgraded, run_paired, run_upgraded};
 
@@ -143,27 +142,11 @@ async fn greet(
     is_proxied: bool,
 ) -> Result<Greeting, NotGreeted> {
     let mut deadline = Deadline::of(shared.config().connection.hello_timeout);
-    let first = hear_first(shared, stream, unsettled, is_proxied, &deadline);
-    let first = unless_draining(shared, first).await?;
-    // A handshake that has begun is finished: before its end a peer can be told nothing.
-    let secured = secure(shared, stream, Spoken::Frames, first, &mut deadline);
-    let (read_buffer, secured) = secured.await?;
+    let arrived = arrive(shared, stream, unsettled, is_proxied, Spoken::Frames, &mut deadline);
+    let (read_buffer, secured) = arrived.await?;
     let identity = secured.and_then(|secured| secured.identity);
     let greeting = hear_hello(shared, stream, (read_buffer, is_proxied), deadline, identity);
-    unless_draining(shared, greeting).await
-}
-
-/// The outcome, or the end if the gateway drains first.
-async fn unless_draining<T>(
-    shared: &SharedState,
-    heard: impl Future<Output = Result<T, NotGreeted>>,
-) -> Result<T, NotGreeted> {
-    let mut draining = shared.draining.subscribe();
-    tokio::select! {
-        heard = heard => heard,
-        // The shared state holds the sender, so this ends only by draining.
-        _ = draining.wait_for(|is_draining| *is_draining) => Err(CloseReason::Draining.into()),
-    }
+    unless_draining(shared, Duration::ZERO, greeting).await
 }
 
 /// Reads `Hello`.
