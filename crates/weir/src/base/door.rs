@@ -63,6 +63,13 @@ impl Door {
         self.phase.send_replace(Phase::Moved);
     }
 
+    /// Whether this process serves, and no pause has begun.
+    ///
+    /// Cost: a lock that nobody holds for long.
+    pub(crate) fn is_open(&self) -> bool {
+        *self.phase.borrow() == Phase::Serves
+    }
+
     /// Waits until a pause begins.
     pub(crate) async fn paused(&self) {
         self.wait(|phase| phase != Phase::Serves).await;
@@ -130,8 +137,9 @@ mod tests {
     #[tokio::test]
     async fn what_comes_in_the_pause_waits_for_the_decision() {
         let door = Door::default();
-        assert_eq!(door.open().await, Ok(()));
+        assert_eq!((door.open().await, door.is_open()), (Ok(()), true));
         door.pause();
+        assert!(!door.is_open());
         assert_eq!(door.pass(|| 1), Ok(1), "the shards still carry it out");
         door.shut();
         assert_eq!(door.pass(|| 1), Err(HandingOver));

@@ -136,6 +136,10 @@ async fn accept(shared: &Arc<SharedState>, listener: &Listener, door: &Door) {
     let mut trouble = AcceptTrouble::of(listener.get_ref().local_addr());
     let mut refused = 0_u32;
     loop {
+        // With connections always there, this task would see the pause only after many of them.
+        if !shared.door.is_open() {
+            shared.door.serves().await;
+        }
         let (socket, peer) = match listener.async_io(Interest::READABLE, accept_one).await {
             Ok(accepted) => accepted,
             Err(error) => {
