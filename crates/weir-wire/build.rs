@@ -15,6 +15,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         // What a later version adds is passed over, as in the protobuf form.
         .ignore_unknown_fields()
         .build(&[".weir.v1"])?;
-    prost_build::Config::new().compile_fds(descriptors)?;
+    let mut config = prost_build::Config::new();
+    // Most connections have none of these, and then they need not be moved about.
+    for field in ["partial", "outbox", "positions", "tls"] {
+        config.boxed(format!(".weir.handover.v1.Connection.{field}"));
+    }
+    config.compile_fds(descriptors)?;
     Ok(())
 }

@@ -156,10 +156,10 @@ impl<S> ConnectionExport<S> {
             timer: inner.timer,
             flags: inner.flags,
             topics: flat(self.topics.into_iter().map(|(topic, joined)| (topic.0, joined))),
-            partial: self.partial.map(BlockExport::encode),
-            outbox: self.outbox.map(|outbox| outbox.encode()),
-            positions: self.positions.map(|told| v1::Positions { told: flat(told) }),
-            tls: self.tls.map(|tls| tls.encode()),
+            partial: self.partial.map(|block| Box::new(block.encode())),
+            outbox: self.outbox.map(|outbox| Box::new(outbox.encode())),
+            positions: self.positions.map(|told| Box::new(v1::Positions { told: flat(told) })),
+            tls: self.tls.map(|tls| Box::new(tls.encode())),
             lent: self.lent,
         };
         (connection, self.socket)
@@ -183,6 +183,8 @@ impl<S> ConnectionExport<S> {
         let topics = pairs("connection.topics", &connection.topics)?.into_iter();
         let positions = connection.positions;
         let positions = positions.map(|positions| pairs("positions.told", &positions.told));
+        let outbox = connection.outbox.map(|outbox| OutboxExport::decode(*outbox));
+        let tls = connection.tls.map(|tls| TlsExport::decode(*tls));
         Ok(Self {
             socket,
             lent: connection.lent,
@@ -202,10 +204,10 @@ impl<S> ConnectionExport<S> {
                 flags: connection.flags,
             },
             topics: topics.map(|(topic, joined)| (TopicId(topic), joined)).collect(),
-            partial: connection.partial.map(BlockExport::decode),
-            outbox: connection.outbox.map(OutboxExport::decode).transpose()?.map(Box::new),
+            partial: connection.partial.map(|block| BlockExport::decode(*block)),
+            outbox: outbox.transpose()?.map(Box::new),
             positions: positions.transpose()?,
-            tls: connection.tls.map(TlsExport::decode).transpose()?.map(Box::new),
+            tls: tls.transpose()?.map(Box::new),
         })
     }
 }
