@@ -426,6 +426,8 @@ impl<N: Net, F: Front> Shard<N, F> {
                 net.adopt(offer, key_of(conn.generation(), conn.slot()), priority)
             }
         })?;
+        // The other process closes its copies when it has time.
+        self.net.set_lent(true);
         self.behind = self.table.in_use();
         Ok(taken)
     }

@@ -391,3 +391,26 @@ fn sockets_are_lent_before_the_pause() {
         rig.stats(0).connections.get() + rig.stats(1).connections.get() == 0
     });
 }
+
+/// The old process still has copies when the new one serves.
+#[test]
+fn a_connection_ends_before_the_old_copies_are_closed() {
+    let settings = ShardSettings::default();
+    let mut rig = Rig::start(1, &settings);
+    let (mut closed, of_closed) = rig.device(0);
+    let (mut reset, of_reset) = rig.device(0);
+    rig.suspend();
+    let Handing { links, verdicts, .. } = rig.hand_over();
+    let sources = links.into_iter().map(|link| Source { link, receive: Box::new(receive) });
+    let next = Rig::take_over(&settings, sources.collect()).expect("it understands");
+    next.engine.begin();
+    for (conn, reason) in
+        [(of_closed, CloseReason::ClosedByOperator), (of_reset, CloseReason::Stalled)]
+    {
+        let asked = next.engine.mailbox(0).try_urgent(Urgent::Close(conn, reason));
+        assert!(asked.is_ok(), "there is room");
+    }
+    while !matches!(closed.hear(), Heard::End | Heard::Reset) {}
+    while !matches!(reset.hear(), Heard::End | Heard::Reset) {}
+    verdicts.iter().for_each(|verdict| verdict.send(Keeper::Other).expect("it waits"));
+}

@@ -462,7 +462,7 @@ fn taker(
         let keeper = decided.recv().unwrap_or(Keeper::Itself);
         if keeper == Keeper::Other {
             // This thread alone: it has only copies of sockets to close while the other process serves.
-            let _ = nice(NICE_MAX);
+            let _ = nice(STEP_BACK);
         }
         keeper
     });
@@ -551,7 +551,7 @@ const SETTLE_PATIENCE: Duration = Duration::from_millis(50);
 const PER_CONNECTION: Duration = Duration::from_micros(50);
 const PER_MEBIBYTE: Duration = Duration::from_millis(20);
 const RETRY_INTERVAL: Duration = Duration::from_micros(500);
-/// Everything else that runs goes first.
-const NICE_MAX: i32 = 19;
+/// On a busy processor such a thread gets a quarter of the time (`sched(7)`).
+const STEP_BACK: i32 = 5;
 /// A shard that has ended is not waited for longer.
 const SEND_PATIENCE: Duration = Duration::from_secs(30);
