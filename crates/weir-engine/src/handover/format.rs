@@ -90,9 +90,11 @@ impl<S> ShardExport<S> {
         shard.encode(&mut state).expect("a vector has room");
         let mut sockets = Vec::with_capacity(self.connections.len());
         for connection in self.connections {
-            let (connection, socket) = connection.encode();
+            let (mut connection, socket) = connection.encode();
             put_connection(&connection, &mut state);
             sockets.push(socket);
+            let session = connection.tls.as_mut().and_then(|tls| tls.session.as_mut());
+            session.into_iter().for_each(wipe);
         }
         (state, sockets)
     }
@@ -240,8 +242,7 @@ impl TlsExport {
         });
         let mut keys = required("tls.session", tls.session)?;
         let session = Session::decode(&keys);
-        keys.send.zeroize();
-        keys.receive.zeroize();
+        wipe(&mut keys);
         Ok(Self {
             session: session?,
             partial: tls.partial.map(BlockExport::decode),
@@ -385,5 +386,11 @@ impl ResumeExport {
     }
 }
 
-/// Room for a connection with TLS and two topics.
-const CONNECTION_BYTES: usize = 192;
+/// The keys do not stay in memory that is free.
+fn wipe(session: &mut v1::Session) {
+    session.send.zeroize();
+    session.receive.zeroize();
+}
+
+/// Room for a connection with TLS and some topics. With more bytes that wait, it grows.
+const CONNECTION_BYTES: usize = 256;
