@@ -118,9 +118,10 @@ fn listen(socket: Socket, config: &Config) -> io::Result<(Listener, Buffers)> {
 /// Accepts until the gateway shuts down.
 pub(crate) async fn run(shared: Arc<SharedState>, listener: Listener, door: Door) {
     let _watch = Watch { shared: Arc::clone(&shared), addr: listener.get_ref().local_addr().ok() };
+    let mut trouble = AcceptTrouble::of(listener.get_ref().local_addr());
     loop {
         tokio::select! {
-            () = accept(&shared, &listener, &door) => return,
+            () = accept(&shared, &listener, &door, &mut trouble) => return,
             () = shared.drains.ending() => return,
             () = shared.door.paused() => {}
         }
@@ -132,8 +133,12 @@ pub(crate) async fn run(shared: Arc<SharedState>, listener: Listener, door: Door
     }
 }
 
-async fn accept(shared: &Arc<SharedState>, listener: &Listener, door: &Door) {
-    let mut trouble = AcceptTrouble::of(listener.get_ref().local_addr());
+async fn accept(
+    shared: &Arc<SharedState>,
+    listener: &Listener,
+    door: &Door,
+    trouble: &mut AcceptTrouble,
+) {
     let mut refused = 0_u32;
     loop {
         // With connections always there, this task would see the pause only after many of them.
