@@ -70,6 +70,9 @@ async fn hear_first(
     let mut read_buffer = ReadBuffer::new(shared.engine().budget());
     if is_proxied {
         hear_proxy(stream, unsettled, &mut read_buffer, deadline).await?;
+        if stream.is_unsecured() && read_buffer.bytes.is_empty() {
+            read_more(&mut read_buffer, stream, deadline).await?;
+        }
     } else {
         read_more(&mut read_buffer, stream, deadline).await?;
     }
