@@ -96,7 +96,8 @@ impl Threads {
 
     /// Lets the threads end when everything is answered.
     pub(super) fn stop(&self) {
-        self.stop.store(true, Ordering::Relaxed);
+        // What a thread was told before, it finds before this.
+        self.stop.store(true, Ordering::Release);
         self.ways.iter().for_each(|way| way.socket.waker()());
     }
 

@@ -28,7 +28,7 @@ pub(super) fn run(
     let mut handler = Handler::new(shared, socket.waker(), memory);
     loop {
         let now = Nanos::now();
-        if ended.is_none() && stop.load(Ordering::Relaxed) {
+        if ended.is_none() && stop.load(Ordering::Acquire) {
             ended = Some(now);
         }
         handler.handle_done(&mut outbox, now);
