@@ -20,7 +20,7 @@ use crate::tls::stream::Stream;
 /// bytes that followed, and the result of the handshake.
 ///
 /// Before the end of a handshake a peer can be told nothing. So it is made even while the gateway
-/// drains, if its first bytes come soon.
+/// drains, if that does not take long.
 pub(crate) async fn arrive(
     shared: &SharedState,
     stream: &mut Stream,
@@ -35,7 +35,8 @@ pub(crate) async fn arrive(
     let Some(tls) = shared.tls.as_ref().filter(|_| stream.is_unsecured()) else {
         return Ok((first, None));
     };
-    let secured = tls.secure(stream, spoken, first, deadline).await?;
+    let secured = async { Ok(tls.secure(stream, spoken, first, deadline).await?) };
+    let secured = unless_draining(shared, HANDSHAKE_PATIENCE, secured).await?;
     Ok((ReadBuffer::new(shared.engine().budget()), Some(secured)))
 }
 
@@ -110,3 +111,5 @@ async fn hear_proxy(
 /// A client of TLS speaks first, and at once. What it has said is read within this time even by a
 /// gateway that is busy.
 const FIRST_PATIENCE: Duration = Duration::from_secs(1);
+/// As long as a packet that is lost twice, on a busy machine. A shutdown waits 4 s at least.
+const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(3);
