@@ -9,6 +9,7 @@ describes its commands and events, and each conversation.
 
 import argparse
 import concurrent.futures
+import http.client
 import json
 import os
 import shutil
@@ -88,7 +89,8 @@ class Gateway:
             try:
                 if self.ask("GET", "/readyz")[0] == 200:
                     return True
-            except OSError:
+            # Another program may have taken the port meanwhile, and then this gateway ends.
+            except (OSError, http.client.HTTPException):
                 pass
             time.sleep(0.05)
         return False
