@@ -99,8 +99,10 @@ fn cpu_time_under_tls_is_profiled_and_nothing_crashes() -> Result<()> {
     let authority = Authority::new()?;
     let certificate = authority.files("server", "localhost", false)?;
     // A shard with descriptors of its own has a device's socket where the front has something else.
+    // The device says nothing, and profiles take minutes on a busy machine.
     let server = Server::start_with_tls(&format!(
-        "[admin]\ntoken = \"{TOKEN}\"\n[engine]\nown_descriptors = true\n{certificate}"
+        "[admin]\ntoken = \"{TOKEN}\"\n[connection]\nheartbeat = \"15m\"\n\
+         [engine]\nown_descriptors = true\n{certificate}"
     ))?;
     let (tls, client) = (server.tls.context("it listens with TLS")?, authority.client()?);
     let mut device = Device::connect_tls(tls, &client)?;
