@@ -48,33 +48,40 @@ impl Device {
 
     /// Connects with TLS to "localhost", without a word behind the handshake.
     pub fn connect_tls(addr: SocketAddr, config: &Arc<ClientConfig>) -> Result<Device> {
-        let mut device = Self::over(TcpStream::connect_timeout(&addr, PATIENCE)?)?;
-        let Channel::Plain(socket) = device.channel else { bail!("it begins without TLS") };
-        let name = ServerName::try_from("localhost")?;
-        let tls = ClientConnection::new(Arc::clone(config), name)?;
-        let mut stream = StreamOwned::new(tls, socket);
-        while stream.conn.is_handshaking() {
-            stream.conn.complete_io(&mut stream.sock)?;
-        }
-        device.channel = Channel::Tls(Box::new(stream));
-        Ok(device)
+        Self::over_tls(addr, config, |stream| {
+            while stream.conn.is_handshaking() {
+                stream.conn.complete_io(&mut stream.sock)?;
+            }
+            Ok(())
+        })
     }
 
     /// Begins the same with TLS 1.3, and hears all that the server says in the handshake. Its own last
     /// words wait for [`Device::end_handshake`].
     pub fn begin_tls(addr: SocketAddr, config: &Arc<ClientConfig>) -> Result<Device> {
+        Self::over_tls(addr, config, |stream| {
+            stream.conn.write_tls(&mut stream.sock)?;
+            while stream.conn.is_handshaking() {
+                if stream.conn.read_tls(&mut stream.sock)? == 0 {
+                    bail!("the server has ended amid the handshake");
+                }
+                stream.conn.process_new_packets()?;
+            }
+            Ok(())
+        })
+    }
+
+    fn over_tls(
+        addr: SocketAddr,
+        config: &Arc<ClientConfig>,
+        shake_hands: impl FnOnce(&mut StreamOwned<ClientConnection, TcpStream>) -> Result<()>,
+    ) -> Result<Device> {
         let mut device = Self::over(TcpStream::connect_timeout(&addr, PATIENCE)?)?;
         let Channel::Plain(socket) = device.channel else { bail!("it begins without TLS") };
         let name = ServerName::try_from("localhost")?;
         let tls = ClientConnection::new(Arc::clone(config), name)?;
         let mut stream = StreamOwned::new(tls, socket);
-        stream.conn.write_tls(&mut stream.sock)?;
-        while stream.conn.is_handshaking() {
-            if stream.conn.read_tls(&mut stream.sock)? == 0 {
-                bail!("the server has ended amid the handshake");
-            }
-            stream.conn.process_new_packets()?;
-        }
+        shake_hands(&mut stream)?;
         device.channel = Channel::Tls(Box::new(stream));
         Ok(device)
     }
