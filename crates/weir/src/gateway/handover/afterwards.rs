@@ -160,6 +160,18 @@ mod tests {
     use crate::limits::admission::AcceptOrder;
     use crate::{Config, Gateway};
 
+    fn publication(idempotency_key: Option<IdempotencyKey<'static>>) -> Publication<'static> {
+        Publication {
+            target: Target::Topic("t"),
+            payload: Payload::Text("x"),
+            content_type: "",
+            key: "",
+            ttl: None,
+            sender: None,
+            idempotency_key,
+        }
+    }
+
     async fn start() -> (Gateway, Arc<SharedState>) {
         let mut config = Config::default();
         config.listen.tcp = vec!["127.0.0.1:0".parse().unwrap()];
@@ -276,15 +288,7 @@ mod tests {
         let ((old, here), (new, there)) = (start().await, start().await);
         let calls = hand_over(&here, &there);
         here.router.stand_still();
-        let publication = Publication {
-            target: Target::Topic("t"),
-            payload: Payload::Text("x"),
-            content_type: "",
-            key: "",
-            ttl: None,
-            sender: None,
-            idempotency_key: Some(IdempotencyKey { caller: "c", key: "k" }),
-        };
+        let publication = publication(Some(IdempotencyKey { caller: "c", key: "k" }));
         let publish = || here.publish(&publication, Author::AdminApi, None);
         assert!(matches!(publish(), Err(PublishError::Busy(_))), "nobody serves");
         decide(&here, &there, calls);
@@ -309,15 +313,7 @@ mod tests {
         until(|| there.upgrades.reached(UpgradeLimit::HeldBack) == 2).await;
         let (way, _unread) = mpsc::channel(1);
         here.forwards.begin(way);
-        let publication = Publication {
-            target: Target::Topic("t"),
-            payload: Payload::Text("x"),
-            content_type: "",
-            key: "",
-            ttl: None,
-            sender: None,
-            idempotency_key: None,
-        };
+        let publication = publication(None);
         let publish = || here.publish(&publication, Author::AdminApi, None);
         let waiting = publish().unwrap();
         assert!(matches!(publish(), Err(PublishError::Busy(_))));
